@@ -1,0 +1,5 @@
+module github.com/distributed-gguf-runtime/dgr/tools
+
+go 1.26
+
+
