@@ -20,9 +20,9 @@ type Step struct {
 	Start   Pos       // cache length at which the tokens go; not the true one: CACHE_MISMATCH
 	Tokens  []TokenID // 1 or more; always present, also behind the head
 	// Boundary has a row per token, of BoundaryIn's width; empty at the head.
-	Boundary Rows
-	Want     Want
-	Sampling *Sampling // with WantSample, else nil
+	Boundary   Rows
+	Want       Want
+	Sampling   *Sampling             // with WantSample, else nil
 	MultiToken *MultiTokenPrediction // reserved: UNSUPPORTED_FEATURE
 	Auxiliary  []AuxiliaryState      // reserved: UNSUPPORTED_FEATURE
 }
