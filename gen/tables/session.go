@@ -68,16 +68,23 @@ const (
 	SessionEventOpenNew SessionEvent = iota + 1
 	SessionEventOpenNewer
 	SessionEventOpenStale
+	SessionEventOpenWrongKey
 	SessionEventOpenTimeout
 	SessionEventOpenedDownstream
 	SessionEventRefusedDownstream
+	SessionEventRefusedHere
 	SessionEventStep
+	SessionEventInput
 	SessionEventStepDone
 	SessionEventStepFailedHere
-	SessionEventStepFailedDownstream
-	SessionEventCancelStep
+	SessionEventStepFailedDownstreamUnanswered
+	SessionEventStepFailedDownstreamAnswered
+	SessionEventProgress
+	SessionEventCancelStepUnanswered
+	SessionEventCancelStepAnswered
 	SessionEventUnwound
 	SessionEventClose
+	SessionEventCloseTimeout
 	SessionEventClosedDownstream
 	SessionEventUpstreamBroken
 	SessionEventDownstreamBroken
@@ -85,11 +92,10 @@ const (
 	SessionEventIdleTimeout
 	SessionEventCancelSession
 	SessionEventReleaseSession
+	SessionEventEvicted
 	SessionEventDrainDeadline
 	SessionEventEngineLost
-	SessionEventOpenWrongKey
 	SessionEventViolation
-	SessionEventCloseTimeout
 )
 
 // SessionEvents returns every event in the order of the table.
@@ -98,16 +104,23 @@ func SessionEvents() []SessionEvent {
 		SessionEventOpenNew,
 		SessionEventOpenNewer,
 		SessionEventOpenStale,
+		SessionEventOpenWrongKey,
 		SessionEventOpenTimeout,
 		SessionEventOpenedDownstream,
 		SessionEventRefusedDownstream,
+		SessionEventRefusedHere,
 		SessionEventStep,
+		SessionEventInput,
 		SessionEventStepDone,
 		SessionEventStepFailedHere,
-		SessionEventStepFailedDownstream,
-		SessionEventCancelStep,
+		SessionEventStepFailedDownstreamUnanswered,
+		SessionEventStepFailedDownstreamAnswered,
+		SessionEventProgress,
+		SessionEventCancelStepUnanswered,
+		SessionEventCancelStepAnswered,
 		SessionEventUnwound,
 		SessionEventClose,
+		SessionEventCloseTimeout,
 		SessionEventClosedDownstream,
 		SessionEventUpstreamBroken,
 		SessionEventDownstreamBroken,
@@ -115,11 +128,10 @@ func SessionEvents() []SessionEvent {
 		SessionEventIdleTimeout,
 		SessionEventCancelSession,
 		SessionEventReleaseSession,
+		SessionEventEvicted,
 		SessionEventDrainDeadline,
 		SessionEventEngineLost,
-		SessionEventOpenWrongKey,
 		SessionEventViolation,
-		SessionEventCloseTimeout,
 	}
 }
 
@@ -132,26 +144,40 @@ func (e SessionEvent) String() string {
 		return "OpenNewer"
 	case SessionEventOpenStale:
 		return "OpenStale"
+	case SessionEventOpenWrongKey:
+		return "OpenWrongKey"
 	case SessionEventOpenTimeout:
 		return "OpenTimeout"
 	case SessionEventOpenedDownstream:
 		return "OpenedDownstream"
 	case SessionEventRefusedDownstream:
 		return "RefusedDownstream"
+	case SessionEventRefusedHere:
+		return "RefusedHere"
 	case SessionEventStep:
 		return "Step"
+	case SessionEventInput:
+		return "Input"
 	case SessionEventStepDone:
 		return "StepDone"
 	case SessionEventStepFailedHere:
 		return "StepFailedHere"
-	case SessionEventStepFailedDownstream:
-		return "StepFailedDownstream"
-	case SessionEventCancelStep:
-		return "CancelStep"
+	case SessionEventStepFailedDownstreamUnanswered:
+		return "StepFailedDownstreamUnanswered"
+	case SessionEventStepFailedDownstreamAnswered:
+		return "StepFailedDownstreamAnswered"
+	case SessionEventProgress:
+		return "Progress"
+	case SessionEventCancelStepUnanswered:
+		return "CancelStepUnanswered"
+	case SessionEventCancelStepAnswered:
+		return "CancelStepAnswered"
 	case SessionEventUnwound:
 		return "Unwound"
 	case SessionEventClose:
 		return "Close"
+	case SessionEventCloseTimeout:
+		return "CloseTimeout"
 	case SessionEventClosedDownstream:
 		return "ClosedDownstream"
 	case SessionEventUpstreamBroken:
@@ -166,16 +192,14 @@ func (e SessionEvent) String() string {
 		return "CancelSession"
 	case SessionEventReleaseSession:
 		return "ReleaseSession"
+	case SessionEventEvicted:
+		return "Evicted"
 	case SessionEventDrainDeadline:
 		return "DrainDeadline"
 	case SessionEventEngineLost:
 		return "EngineLost"
-	case SessionEventOpenWrongKey:
-		return "OpenWrongKey"
 	case SessionEventViolation:
 		return "Violation"
-	case SessionEventCloseTimeout:
-		return "CloseTimeout"
 	}
 	return fmt.Sprintf("SessionEvent(%d)", uint8(e))
 }
@@ -185,201 +209,105 @@ type SessionEffect uint8
 
 // The effects.
 const (
-	SessionEffectAdvanceFence SessionEffect = iota + 1
-	SessionEffectAnswerOk
-	SessionEffectAwaitDownstreamAnswerIfForwarded
-	SessionEffectAwaitEngineRest
+	SessionEffectAnswerOk SessionEffect = iota + 1
+	SessionEffectBeginOpening
 	SessionEffectCancelAllHere
-	SessionEffectCheckRoute
 	SessionEffectCloseDownstream
-	SessionEffectClosedDeadlineExceeded
-	SessionEffectClosedDownstreamLost
-	SessionEffectClosedDraining
-	SessionEffectClosedEngineFault
-	SessionEffectClosedRelayError
-	SessionEffectClosedThatError
 	SessionEffectCountImpossible
-	SessionEffectDialDownstream
-	SessionEffectDropHeldFromK
-	SessionEffectDropMark
-	SessionEffectEndStream
-	SessionEffectEndStreamAfterOpen
-	SessionEffectEndThatStream
+	SessionEffectEndWithError
 	SessionEffectFreeAll
-	SessionEffectFreeSlot
-	SessionEffectGoBackToStartOfK
+	SessionEffectGoOn
+	SessionEffectGoOnOpening
 	SessionEffectHangUpDownstream
 	SessionEffectHoldStep
-	SessionEffectHoldStepOrFailPredecessorFailed
 	SessionEffectIgnore
-	SessionEffectLowerFenceToK
-	SessionEffectMakeEqual
-	SessionEffectPassCancelDown
-	SessionEffectReportFound
-	SessionEffectReportInStepOrder
-	SessionEffectReserveRoom
-	SessionEffectReturnCredit
+	SessionEffectLinger
+	SessionEffectRefuseStream
 	SessionEffectSendClosed
 	SessionEffectSendOpened
 	SessionEffectSendResult
-	SessionEffectStatusDeadlineExceeded
-	SessionEffectStatusDownstreamUnreachable
-	SessionEffectStatusDraining
-	SessionEffectStatusEngineFault
-	SessionEffectStatusRelayError
-	SessionEffectStatusThatError
 	SessionEffectSupersedeOlder
-	SessionEffectTakeSlot
-	SessionEffectValidate
+	SessionEffectTakeInput
+	SessionEffectTakeProgress
+	SessionEffectUnwind
+	SessionEffectViolate
 )
 
 // SessionEffects returns every effect that the table names, in alphabetical order.
 func SessionEffects() []SessionEffect {
 	return []SessionEffect{
-		SessionEffectAdvanceFence,
 		SessionEffectAnswerOk,
-		SessionEffectAwaitDownstreamAnswerIfForwarded,
-		SessionEffectAwaitEngineRest,
+		SessionEffectBeginOpening,
 		SessionEffectCancelAllHere,
-		SessionEffectCheckRoute,
 		SessionEffectCloseDownstream,
-		SessionEffectClosedDeadlineExceeded,
-		SessionEffectClosedDownstreamLost,
-		SessionEffectClosedDraining,
-		SessionEffectClosedEngineFault,
-		SessionEffectClosedRelayError,
-		SessionEffectClosedThatError,
 		SessionEffectCountImpossible,
-		SessionEffectDialDownstream,
-		SessionEffectDropHeldFromK,
-		SessionEffectDropMark,
-		SessionEffectEndStream,
-		SessionEffectEndStreamAfterOpen,
-		SessionEffectEndThatStream,
+		SessionEffectEndWithError,
 		SessionEffectFreeAll,
-		SessionEffectFreeSlot,
-		SessionEffectGoBackToStartOfK,
+		SessionEffectGoOn,
+		SessionEffectGoOnOpening,
 		SessionEffectHangUpDownstream,
 		SessionEffectHoldStep,
-		SessionEffectHoldStepOrFailPredecessorFailed,
 		SessionEffectIgnore,
-		SessionEffectLowerFenceToK,
-		SessionEffectMakeEqual,
-		SessionEffectPassCancelDown,
-		SessionEffectReportFound,
-		SessionEffectReportInStepOrder,
-		SessionEffectReserveRoom,
-		SessionEffectReturnCredit,
+		SessionEffectLinger,
+		SessionEffectRefuseStream,
 		SessionEffectSendClosed,
 		SessionEffectSendOpened,
 		SessionEffectSendResult,
-		SessionEffectStatusDeadlineExceeded,
-		SessionEffectStatusDownstreamUnreachable,
-		SessionEffectStatusDraining,
-		SessionEffectStatusEngineFault,
-		SessionEffectStatusRelayError,
-		SessionEffectStatusThatError,
 		SessionEffectSupersedeOlder,
-		SessionEffectTakeSlot,
-		SessionEffectValidate,
+		SessionEffectTakeInput,
+		SessionEffectTakeProgress,
+		SessionEffectUnwind,
+		SessionEffectViolate,
 	}
 }
 
 // String gives the table's name of the effect.
 func (e SessionEffect) String() string {
 	switch e {
-	case SessionEffectAdvanceFence:
-		return "advance_fence"
 	case SessionEffectAnswerOk:
 		return "answer_ok"
-	case SessionEffectAwaitDownstreamAnswerIfForwarded:
-		return "await_downstream_answer_if_forwarded"
-	case SessionEffectAwaitEngineRest:
-		return "await_engine_rest"
+	case SessionEffectBeginOpening:
+		return "begin_opening"
 	case SessionEffectCancelAllHere:
 		return "cancel_all_here"
-	case SessionEffectCheckRoute:
-		return "check_route"
 	case SessionEffectCloseDownstream:
 		return "close_downstream"
-	case SessionEffectClosedDeadlineExceeded:
-		return "closed_DEADLINE_EXCEEDED"
-	case SessionEffectClosedDownstreamLost:
-		return "closed_DOWNSTREAM_LOST"
-	case SessionEffectClosedDraining:
-		return "closed_DRAINING"
-	case SessionEffectClosedEngineFault:
-		return "closed_ENGINE_FAULT"
-	case SessionEffectClosedRelayError:
-		return "closed_relay_error"
-	case SessionEffectClosedThatError:
-		return "closed_that_error"
 	case SessionEffectCountImpossible:
 		return "count_impossible"
-	case SessionEffectDialDownstream:
-		return "dial_downstream"
-	case SessionEffectDropHeldFromK:
-		return "drop_held_from_k"
-	case SessionEffectDropMark:
-		return "drop_mark"
-	case SessionEffectEndStream:
-		return "end_stream"
-	case SessionEffectEndStreamAfterOpen:
-		return "end_stream_after_open"
-	case SessionEffectEndThatStream:
-		return "end_that_stream"
+	case SessionEffectEndWithError:
+		return "end_with_error"
 	case SessionEffectFreeAll:
 		return "free_all"
-	case SessionEffectFreeSlot:
-		return "free_slot"
-	case SessionEffectGoBackToStartOfK:
-		return "go_back_to_start_of_k"
+	case SessionEffectGoOn:
+		return "go_on"
+	case SessionEffectGoOnOpening:
+		return "go_on_opening"
 	case SessionEffectHangUpDownstream:
 		return "hang_up_downstream"
 	case SessionEffectHoldStep:
 		return "hold_step"
-	case SessionEffectHoldStepOrFailPredecessorFailed:
-		return "hold_step_or_fail_PREDECESSOR_FAILED"
 	case SessionEffectIgnore:
 		return "ignore"
-	case SessionEffectLowerFenceToK:
-		return "lower_fence_to_k"
-	case SessionEffectMakeEqual:
-		return "make_equal"
-	case SessionEffectPassCancelDown:
-		return "pass_cancel_down"
-	case SessionEffectReportFound:
-		return "report_found"
-	case SessionEffectReportInStepOrder:
-		return "report_in_step_order"
-	case SessionEffectReserveRoom:
-		return "reserve_room"
-	case SessionEffectReturnCredit:
-		return "return_credit"
+	case SessionEffectLinger:
+		return "linger"
+	case SessionEffectRefuseStream:
+		return "refuse_stream"
 	case SessionEffectSendClosed:
 		return "send_closed"
 	case SessionEffectSendOpened:
 		return "send_opened"
 	case SessionEffectSendResult:
 		return "send_result"
-	case SessionEffectStatusDeadlineExceeded:
-		return "status_DEADLINE_EXCEEDED"
-	case SessionEffectStatusDownstreamUnreachable:
-		return "status_DOWNSTREAM_UNREACHABLE"
-	case SessionEffectStatusDraining:
-		return "status_DRAINING"
-	case SessionEffectStatusEngineFault:
-		return "status_ENGINE_FAULT"
-	case SessionEffectStatusRelayError:
-		return "status_relay_error"
-	case SessionEffectStatusThatError:
-		return "status_that_error"
 	case SessionEffectSupersedeOlder:
 		return "supersede_older"
-	case SessionEffectTakeSlot:
-		return "take_slot"
-	case SessionEffectValidate:
-		return "validate"
+	case SessionEffectTakeInput:
+		return "take_input"
+	case SessionEffectTakeProgress:
+		return "take_progress"
+	case SessionEffectUnwind:
+		return "unwind"
+	case SessionEffectViolate:
+		return "violate"
 	}
 	return fmt.Sprintf("SessionEffect(%d)", uint8(e))
 }
@@ -396,7 +324,7 @@ type SessionRow struct {
 
 // SessionTransition looks up what event does in state. A state or event that the table does not know is impossible.
 func SessionTransition(state SessionState, event SessionEvent) SessionRow {
-	const events = 25
+	const events = 31
 	if state < 1 || state > 7 || event < 1 || event > events {
 		return SessionRow{State: state, Event: event, Outcome: OutcomeImpossible, Next: state, Error: workerpb.ErrorCode_ERROR_CODE_INTERNAL}
 	}
@@ -405,19 +333,26 @@ func SessionTransition(state SessionState, event SessionEvent) SessionRow {
 
 // sessionTable has a row for every pair: all events of the first state, then those of the second, and so on.
 var sessionTable = [...]SessionRow{
-	{SessionNone, SessionEventOpenNew, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectCheckRoute, SessionEffectReserveRoom, SessionEffectDialDownstream}},
+	{SessionNone, SessionEventOpenNew, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectBeginOpening}},
 	{SessionNone, SessionEventOpenNewer, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventOpenStale, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionNone, SessionEventOpenWrongKey, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventOpenTimeout, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventOpenedDownstream, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventRefusedDownstream, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionNone, SessionEventStep, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectEndStream}},
+	{SessionNone, SessionEventRefusedHere, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionNone, SessionEventStep, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionNone, SessionEventInput, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectRefuseStream}},
 	{SessionNone, SessionEventStepDone, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventStepFailedHere, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionNone, SessionEventStepFailedDownstream, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionNone, SessionEventCancelStep, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectEndStream}},
+	{SessionNone, SessionEventStepFailedDownstreamUnanswered, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionNone, SessionEventStepFailedDownstreamAnswered, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionNone, SessionEventProgress, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionNone, SessionEventCancelStepUnanswered, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionNone, SessionEventCancelStepAnswered, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectRefuseStream}},
 	{SessionNone, SessionEventUnwound, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionNone, SessionEventClose, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectEndStream}},
+	{SessionNone, SessionEventClose, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionNone, SessionEventCloseTimeout, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventClosedDownstream, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventUpstreamBroken, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventDownstreamBroken, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
@@ -425,124 +360,154 @@ var sessionTable = [...]SessionRow{
 	{SessionNone, SessionEventIdleTimeout, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventCancelSession, OutcomeNext, SessionNone, 0, []SessionEffect{SessionEffectAnswerOk}},
 	{SessionNone, SessionEventReleaseSession, OutcomeNext, SessionNone, 0, []SessionEffect{SessionEffectAnswerOk}},
+	{SessionNone, SessionEventEvicted, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventDrainDeadline, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventEngineLost, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionNone, SessionEventOpenWrongKey, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionNone, SessionEventViolation, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_MALFORMED, []SessionEffect{SessionEffectEndStream}},
-	{SessionNone, SessionEventCloseTimeout, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionNone, SessionEventViolation, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_MALFORMED, []SessionEffect{SessionEffectRefuseStream}},
 	{SessionOpening, SessionEventOpenNew, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionOpening, SessionEventOpenNewer, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectSupersedeOlder, SessionEffectHangUpDownstream, SessionEffectAwaitEngineRest, SessionEffectDialDownstream}},
-	{SessionOpening, SessionEventOpenStale, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_STALE_ATTEMPT, []SessionEffect{SessionEffectEndThatStream}},
-	{SessionOpening, SessionEventOpenTimeout, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectStatusDeadlineExceeded, SessionEffectHangUpDownstream, SessionEffectFreeSlot}},
-	{SessionOpening, SessionEventOpenedDownstream, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectMakeEqual, SessionEffectSendOpened}},
-	{SessionOpening, SessionEventRefusedDownstream, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectStatusRelayError, SessionEffectFreeSlot}},
-	{SessionOpening, SessionEventStep, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectEndStreamAfterOpen}},
+	{SessionOpening, SessionEventOpenNewer, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectSupersedeOlder, SessionEffectHangUpDownstream, SessionEffectBeginOpening}},
+	{SessionOpening, SessionEventOpenStale, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_STALE_ATTEMPT, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionOpening, SessionEventOpenWrongKey, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionOpening, SessionEventOpenTimeout, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
+	{SessionOpening, SessionEventOpenedDownstream, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectSendOpened}},
+	{SessionOpening, SessionEventRefusedDownstream, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
+	{SessionOpening, SessionEventRefusedHere, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
+	{SessionOpening, SessionEventStep, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectViolate}},
+	{SessionOpening, SessionEventInput, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectViolate}},
 	{SessionOpening, SessionEventStepDone, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionOpening, SessionEventStepFailedHere, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionOpening, SessionEventStepFailedDownstream, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionOpening, SessionEventCancelStep, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectEndStreamAfterOpen}},
-	{SessionOpening, SessionEventUnwound, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectReportFound}},
+	{SessionOpening, SessionEventStepFailedDownstreamUnanswered, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionOpening, SessionEventStepFailedDownstreamAnswered, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionOpening, SessionEventProgress, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectViolate}},
+	{SessionOpening, SessionEventCancelStepUnanswered, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectViolate}},
+	{SessionOpening, SessionEventCancelStepAnswered, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectViolate}},
+	{SessionOpening, SessionEventUnwound, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectGoOnOpening}},
 	{SessionOpening, SessionEventClose, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectCloseDownstream}},
-	{SessionOpening, SessionEventClosedDownstream, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionOpening, SessionEventUpstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectHangUpDownstream, SessionEffectFreeSlot}},
-	{SessionOpening, SessionEventDownstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectStatusDownstreamUnreachable, SessionEffectFreeSlot}},
+	{SessionOpening, SessionEventCloseTimeout, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionOpening, SessionEventClosedDownstream, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
+	{SessionOpening, SessionEventUpstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectHangUpDownstream, SessionEffectLinger}},
+	{SessionOpening, SessionEventDownstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
 	{SessionOpening, SessionEventLingerExpired, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionOpening, SessionEventIdleTimeout, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionOpening, SessionEventCancelSession, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectCloseDownstream, SessionEffectAnswerOk}},
 	{SessionOpening, SessionEventReleaseSession, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectCloseDownstream, SessionEffectAnswerOk}},
-	{SessionOpening, SessionEventDrainDeadline, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectStatusDraining, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
-	{SessionOpening, SessionEventEngineLost, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectStatusEngineFault, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
-	{SessionOpening, SessionEventOpenWrongKey, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, []SessionEffect{SessionEffectEndThatStream}},
-	{SessionOpening, SessionEventViolation, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectStatusThatError, SessionEffectHangUpDownstream, SessionEffectFreeSlot}},
-	{SessionOpening, SessionEventCloseTimeout, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionOpening, SessionEventEvicted, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionOpening, SessionEventDrainDeadline, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
+	{SessionOpening, SessionEventEngineLost, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
+	{SessionOpening, SessionEventViolation, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
 	{SessionActive, SessionEventOpenNew, OutcomeImpossible, SessionActive, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionActive, SessionEventOpenNewer, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectSupersedeOlder, SessionEffectCancelAllHere, SessionEffectHangUpDownstream, SessionEffectAwaitEngineRest, SessionEffectDialDownstream}},
-	{SessionActive, SessionEventOpenStale, OutcomeRefused, SessionActive, workerpb.ErrorCode_ERROR_CODE_STALE_ATTEMPT, []SessionEffect{SessionEffectEndThatStream}},
+	{SessionActive, SessionEventOpenNewer, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectSupersedeOlder, SessionEffectCancelAllHere, SessionEffectHangUpDownstream, SessionEffectBeginOpening}},
+	{SessionActive, SessionEventOpenStale, OutcomeRefused, SessionActive, workerpb.ErrorCode_ERROR_CODE_STALE_ATTEMPT, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionActive, SessionEventOpenWrongKey, OutcomeRefused, SessionActive, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, []SessionEffect{SessionEffectRefuseStream}},
 	{SessionActive, SessionEventOpenTimeout, OutcomeImpossible, SessionActive, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionActive, SessionEventOpenedDownstream, OutcomeImpossible, SessionActive, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionActive, SessionEventRefusedDownstream, OutcomeImpossible, SessionActive, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionActive, SessionEventStep, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectValidate, SessionEffectHoldStep}},
-	{SessionActive, SessionEventStepDone, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectSendResult, SessionEffectReturnCredit, SessionEffectDropMark}},
-	{SessionActive, SessionEventStepFailedHere, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectDropHeldFromK, SessionEffectAwaitDownstreamAnswerIfForwarded, SessionEffectGoBackToStartOfK}},
-	{SessionActive, SessionEventStepFailedDownstream, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectDropHeldFromK, SessionEffectGoBackToStartOfK}},
-	{SessionActive, SessionEventCancelStep, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectDropHeldFromK, SessionEffectPassCancelDown, SessionEffectAwaitDownstreamAnswerIfForwarded, SessionEffectGoBackToStartOfK}},
+	{SessionActive, SessionEventRefusedHere, OutcomeImpossible, SessionActive, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionActive, SessionEventStep, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectHoldStep}},
+	{SessionActive, SessionEventInput, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectTakeInput}},
+	{SessionActive, SessionEventStepDone, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectSendResult}},
+	{SessionActive, SessionEventStepFailedHere, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectUnwind}},
+	{SessionActive, SessionEventStepFailedDownstreamUnanswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectUnwind}},
+	{SessionActive, SessionEventStepFailedDownstreamAnswered, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionActive, SessionEventProgress, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectTakeProgress}},
+	{SessionActive, SessionEventCancelStepUnanswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectUnwind}},
+	{SessionActive, SessionEventCancelStepAnswered, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionActive, SessionEventUnwound, OutcomeImpossible, SessionActive, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionActive, SessionEventClose, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectCloseDownstream}},
-	{SessionActive, SessionEventClosedDownstream, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectClosedRelayError, SessionEffectFreeSlot}},
-	{SessionActive, SessionEventUpstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectHangUpDownstream, SessionEffectFreeSlot}},
-	{SessionActive, SessionEventDownstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectClosedDownstreamLost, SessionEffectFreeSlot}},
+	{SessionActive, SessionEventCloseTimeout, OutcomeImpossible, SessionActive, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionActive, SessionEventClosedDownstream, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
+	{SessionActive, SessionEventUpstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectHangUpDownstream, SessionEffectLinger}},
+	{SessionActive, SessionEventDownstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
 	{SessionActive, SessionEventLingerExpired, OutcomeImpossible, SessionActive, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionActive, SessionEventIdleTimeout, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectClosedDeadlineExceeded, SessionEffectHangUpDownstream, SessionEffectFreeSlot}},
+	{SessionActive, SessionEventIdleTimeout, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
 	{SessionActive, SessionEventCancelSession, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectCloseDownstream, SessionEffectAnswerOk}},
 	{SessionActive, SessionEventReleaseSession, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectCloseDownstream, SessionEffectAnswerOk}},
-	{SessionActive, SessionEventDrainDeadline, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectClosedDraining, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
-	{SessionActive, SessionEventEngineLost, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectClosedEngineFault, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
-	{SessionActive, SessionEventOpenWrongKey, OutcomeRefused, SessionActive, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, []SessionEffect{SessionEffectEndThatStream}},
-	{SessionActive, SessionEventViolation, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectClosedThatError, SessionEffectHangUpDownstream, SessionEffectFreeSlot}},
-	{SessionActive, SessionEventCloseTimeout, OutcomeImpossible, SessionActive, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionActive, SessionEventEvicted, OutcomeImpossible, SessionActive, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionActive, SessionEventDrainDeadline, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
+	{SessionActive, SessionEventEngineLost, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
+	{SessionActive, SessionEventViolation, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
 	{SessionUnwinding, SessionEventOpenNew, OutcomeImpossible, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionUnwinding, SessionEventOpenNewer, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectSupersedeOlder, SessionEffectCancelAllHere, SessionEffectHangUpDownstream, SessionEffectAwaitEngineRest, SessionEffectDialDownstream}},
-	{SessionUnwinding, SessionEventOpenStale, OutcomeRefused, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_STALE_ATTEMPT, []SessionEffect{SessionEffectEndThatStream}},
+	{SessionUnwinding, SessionEventOpenNewer, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectSupersedeOlder, SessionEffectCancelAllHere, SessionEffectHangUpDownstream, SessionEffectBeginOpening}},
+	{SessionUnwinding, SessionEventOpenStale, OutcomeRefused, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_STALE_ATTEMPT, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionUnwinding, SessionEventOpenWrongKey, OutcomeRefused, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, []SessionEffect{SessionEffectRefuseStream}},
 	{SessionUnwinding, SessionEventOpenTimeout, OutcomeImpossible, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionUnwinding, SessionEventOpenedDownstream, OutcomeImpossible, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionUnwinding, SessionEventRefusedDownstream, OutcomeImpossible, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionUnwinding, SessionEventStep, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectValidate, SessionEffectHoldStepOrFailPredecessorFailed}},
-	{SessionUnwinding, SessionEventStepDone, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectSendResult, SessionEffectReturnCredit, SessionEffectAdvanceFence}},
-	{SessionUnwinding, SessionEventStepFailedHere, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectLowerFenceToK}},
-	{SessionUnwinding, SessionEventStepFailedDownstream, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectGoBackToStartOfK}},
-	{SessionUnwinding, SessionEventCancelStep, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectLowerFenceToK, SessionEffectPassCancelDown}},
-	{SessionUnwinding, SessionEventUnwound, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectReportInStepOrder, SessionEffectReturnCredit}},
+	{SessionUnwinding, SessionEventRefusedHere, OutcomeImpossible, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionUnwinding, SessionEventStep, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectHoldStep}},
+	{SessionUnwinding, SessionEventInput, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectTakeInput}},
+	{SessionUnwinding, SessionEventStepDone, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectSendResult}},
+	{SessionUnwinding, SessionEventStepFailedHere, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectUnwind}},
+	{SessionUnwinding, SessionEventStepFailedDownstreamUnanswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectUnwind}},
+	{SessionUnwinding, SessionEventStepFailedDownstreamAnswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionUnwinding, SessionEventProgress, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectTakeProgress}},
+	{SessionUnwinding, SessionEventCancelStepUnanswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectUnwind}},
+	{SessionUnwinding, SessionEventCancelStepAnswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionUnwinding, SessionEventUnwound, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectGoOn}},
 	{SessionUnwinding, SessionEventClose, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectCloseDownstream}},
-	{SessionUnwinding, SessionEventClosedDownstream, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectClosedRelayError, SessionEffectFreeSlot}},
-	{SessionUnwinding, SessionEventUpstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectHangUpDownstream, SessionEffectFreeSlot}},
-	{SessionUnwinding, SessionEventDownstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectClosedDownstreamLost, SessionEffectFreeSlot}},
+	{SessionUnwinding, SessionEventCloseTimeout, OutcomeImpossible, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionUnwinding, SessionEventClosedDownstream, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
+	{SessionUnwinding, SessionEventUpstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectHangUpDownstream, SessionEffectLinger}},
+	{SessionUnwinding, SessionEventDownstreamBroken, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
 	{SessionUnwinding, SessionEventLingerExpired, OutcomeImpossible, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionUnwinding, SessionEventIdleTimeout, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectClosedDeadlineExceeded, SessionEffectHangUpDownstream, SessionEffectFreeSlot}},
+	{SessionUnwinding, SessionEventIdleTimeout, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
 	{SessionUnwinding, SessionEventCancelSession, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectCloseDownstream, SessionEffectAnswerOk}},
 	{SessionUnwinding, SessionEventReleaseSession, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectCloseDownstream, SessionEffectAnswerOk}},
-	{SessionUnwinding, SessionEventDrainDeadline, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectClosedDraining, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
-	{SessionUnwinding, SessionEventEngineLost, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectClosedEngineFault, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
-	{SessionUnwinding, SessionEventOpenWrongKey, OutcomeRefused, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, []SessionEffect{SessionEffectEndThatStream}},
-	{SessionUnwinding, SessionEventViolation, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectClosedThatError, SessionEffectHangUpDownstream, SessionEffectFreeSlot}},
-	{SessionUnwinding, SessionEventCloseTimeout, OutcomeImpossible, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionUnwinding, SessionEventEvicted, OutcomeImpossible, SessionUnwinding, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionUnwinding, SessionEventDrainDeadline, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
+	{SessionUnwinding, SessionEventEngineLost, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
+	{SessionUnwinding, SessionEventViolation, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectCancelAllHere, SessionEffectEndWithError, SessionEffectHangUpDownstream, SessionEffectLinger}},
 	{SessionClosing, SessionEventOpenNew, OutcomeImpossible, SessionClosing, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionClosing, SessionEventOpenNewer, OutcomeRefused, SessionClosing, workerpb.ErrorCode_ERROR_CODE_SESSION_UNKNOWN, []SessionEffect{SessionEffectEndThatStream}},
-	{SessionClosing, SessionEventOpenStale, OutcomeRefused, SessionClosing, workerpb.ErrorCode_ERROR_CODE_STALE_ATTEMPT, []SessionEffect{SessionEffectEndThatStream}},
-	{SessionClosing, SessionEventOpenTimeout, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionClosing, SessionEventOpenNewer, OutcomeRefused, SessionClosing, workerpb.ErrorCode_ERROR_CODE_SESSION_UNKNOWN, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionClosing, SessionEventOpenStale, OutcomeRefused, SessionClosing, workerpb.ErrorCode_ERROR_CODE_STALE_ATTEMPT, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionClosing, SessionEventOpenWrongKey, OutcomeRefused, SessionClosing, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionClosing, SessionEventOpenTimeout, OutcomeImpossible, SessionClosing, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosing, SessionEventOpenedDownstream, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
-	{SessionClosing, SessionEventRefusedDownstream, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectSendClosed, SessionEffectFreeAll}},
+	{SessionClosing, SessionEventRefusedDownstream, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectSendClosed, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
+	{SessionClosing, SessionEventRefusedHere, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectSendClosed, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
 	{SessionClosing, SessionEventStep, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionClosing, SessionEventInput, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosing, SessionEventStepDone, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosing, SessionEventStepFailedHere, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
-	{SessionClosing, SessionEventStepFailedDownstream, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
-	{SessionClosing, SessionEventCancelStep, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionClosing, SessionEventStepFailedDownstreamUnanswered, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionClosing, SessionEventStepFailedDownstreamAnswered, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionClosing, SessionEventProgress, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionClosing, SessionEventCancelStepUnanswered, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionClosing, SessionEventCancelStepAnswered, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosing, SessionEventUnwound, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosing, SessionEventClose, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
-	{SessionClosing, SessionEventClosedDownstream, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectSendClosed, SessionEffectFreeAll}},
+	{SessionClosing, SessionEventCloseTimeout, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectSendClosed, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
+	{SessionClosing, SessionEventClosedDownstream, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectSendClosed, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
 	{SessionClosing, SessionEventUpstreamBroken, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
-	{SessionClosing, SessionEventDownstreamBroken, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectSendClosed, SessionEffectFreeAll}},
+	{SessionClosing, SessionEventDownstreamBroken, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectSendClosed, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
 	{SessionClosing, SessionEventLingerExpired, OutcomeImpossible, SessionClosing, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosing, SessionEventIdleTimeout, OutcomeImpossible, SessionClosing, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosing, SessionEventCancelSession, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectAnswerOk}},
 	{SessionClosing, SessionEventReleaseSession, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectAnswerOk}},
+	{SessionClosing, SessionEventEvicted, OutcomeImpossible, SessionClosing, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosing, SessionEventDrainDeadline, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectSendClosed, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
 	{SessionClosing, SessionEventEngineLost, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectSendClosed, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
-	{SessionClosing, SessionEventOpenWrongKey, OutcomeRefused, SessionClosing, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, []SessionEffect{SessionEffectEndThatStream}},
 	{SessionClosing, SessionEventViolation, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
-	{SessionClosing, SessionEventCloseTimeout, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectSendClosed, SessionEffectHangUpDownstream, SessionEffectFreeAll}},
 	{SessionLingering, SessionEventOpenNew, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionLingering, SessionEventOpenNewer, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectTakeSlot, SessionEffectDialDownstream}},
-	{SessionLingering, SessionEventOpenStale, OutcomeRefused, SessionLingering, workerpb.ErrorCode_ERROR_CODE_STALE_ATTEMPT, []SessionEffect{SessionEffectEndThatStream}},
-	{SessionLingering, SessionEventOpenTimeout, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionLingering, SessionEventOpenNewer, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectBeginOpening}},
+	{SessionLingering, SessionEventOpenStale, OutcomeRefused, SessionLingering, workerpb.ErrorCode_ERROR_CODE_STALE_ATTEMPT, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionLingering, SessionEventOpenWrongKey, OutcomeRefused, SessionLingering, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, []SessionEffect{SessionEffectRefuseStream}},
+	{SessionLingering, SessionEventOpenTimeout, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventOpenedDownstream, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventRefusedDownstream, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionLingering, SessionEventRefusedHere, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventStep, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionLingering, SessionEventInput, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventStepDone, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionLingering, SessionEventStepFailedHere, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectIgnore}},
-	{SessionLingering, SessionEventStepFailedDownstream, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionLingering, SessionEventCancelStep, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionLingering, SessionEventStepFailedDownstreamUnanswered, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionLingering, SessionEventStepFailedDownstreamAnswered, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionLingering, SessionEventProgress, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionLingering, SessionEventCancelStepUnanswered, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionLingering, SessionEventCancelStepAnswered, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventUnwound, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionLingering, SessionEventClose, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionLingering, SessionEventCloseTimeout, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventClosedDownstream, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventUpstreamBroken, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventDownstreamBroken, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
@@ -550,24 +515,30 @@ var sessionTable = [...]SessionRow{
 	{SessionLingering, SessionEventIdleTimeout, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventCancelSession, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectFreeAll, SessionEffectAnswerOk}},
 	{SessionLingering, SessionEventReleaseSession, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectFreeAll, SessionEffectAnswerOk}},
+	{SessionLingering, SessionEventEvicted, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectFreeAll}},
 	{SessionLingering, SessionEventDrainDeadline, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectFreeAll}},
 	{SessionLingering, SessionEventEngineLost, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectFreeAll}},
-	{SessionLingering, SessionEventOpenWrongKey, OutcomeRefused, SessionLingering, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, []SessionEffect{SessionEffectEndThatStream}},
 	{SessionLingering, SessionEventViolation, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionLingering, SessionEventCloseTimeout, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventOpenNew, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventOpenNewer, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventOpenStale, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionClosed, SessionEventOpenWrongKey, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventOpenTimeout, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventOpenedDownstream, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventRefusedDownstream, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionClosed, SessionEventRefusedHere, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventStep, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionClosed, SessionEventInput, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventStepDone, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosed, SessionEventStepFailedHere, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},
-	{SessionClosed, SessionEventStepFailedDownstream, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionClosed, SessionEventCancelStep, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionClosed, SessionEventStepFailedDownstreamUnanswered, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionClosed, SessionEventStepFailedDownstreamAnswered, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionClosed, SessionEventProgress, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionClosed, SessionEventCancelStepUnanswered, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionClosed, SessionEventCancelStepAnswered, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventUnwound, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosed, SessionEventClose, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionClosed, SessionEventCloseTimeout, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosed, SessionEventClosedDownstream, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosed, SessionEventUpstreamBroken, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosed, SessionEventDownstreamBroken, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},
@@ -575,9 +546,8 @@ var sessionTable = [...]SessionRow{
 	{SessionClosed, SessionEventIdleTimeout, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventCancelSession, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectAnswerOk}},
 	{SessionClosed, SessionEventReleaseSession, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectAnswerOk}},
+	{SessionClosed, SessionEventEvicted, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosed, SessionEventDrainDeadline, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosed, SessionEventEngineLost, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},
-	{SessionClosed, SessionEventOpenWrongKey, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventViolation, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
-	{SessionClosed, SessionEventCloseTimeout, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},
 }
