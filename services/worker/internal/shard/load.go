@@ -1,0 +1,219 @@
+package shard
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/distributed-gguf-runtime/dgr/gen/tables"
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+)
+
+// progressInterval bounds how often progress within one phase wakes watchers.
+const progressInterval = 100 * time.Millisecond
+
+// Source finds models by name.
+type Source interface {
+	// Open validates the model's header. Errors: BAD_MODEL_FILE, UNSUPPORTED_ARCHITECTURE, CANCELLED.
+	Open(ctx context.Context, name string) (Model, error)
+}
+
+// Model is one model that can be loaded.
+type Model interface {
+	// Paths are the model's files in order, as engine.LoadRequest wants them.
+	Paths() []string
+	// Layers is how many layers the whole model has; 0: only the engine knows.
+	Layers() uint32
+	// Identify returns the fingerprint once the tensors of layers, at least, are proved to be what it says. progress gets
+	// bytes. Errors: BAD_MODEL_FILE, CANCELLED.
+	Identify(ctx context.Context, layers engine.LayerRange, progress func(done, total uint64)) ([32]byte, workerpb.Verified, error)
+	// NewEngine makes a fresh engine for the model.
+	NewEngine() (engine.ShardEngine, engine.TextEngine, error)
+}
+
+// load is one run of an Order.
+type load struct {
+	order   Order
+	restart bool // after a loss: ends with EngineRestarted
+	ctx     context.Context
+	stop    context.CancelFunc
+
+	progress engine.LoadProgress // guarded by Shard.mu
+	shown    time.Time           // guarded by Shard.mu; when watchers last heard of it
+
+	once sync.Once
+	done chan struct{} // closed at the end
+	err  error         // set before done is closed
+}
+
+func newLoad(life context.Context, order Order) *load {
+	l := &load{order: order, done: make(chan struct{})}
+	l.ctx, l.stop = context.WithCancel(life)
+	l.progress.Phase = engine.LoadValidating
+	return l
+}
+
+// finish sets the outcome once.
+func (l *load) finish(err error) {
+	l.once.Do(func() {
+		l.err = err
+		l.stop()
+		close(l.done)
+	})
+}
+
+// outcome is valid after done.
+func (l *load) outcome() error { return l.err }
+
+// runLoad is the errand of one load: open, identify, load, probe, settle.
+func (s *Shard) runLoad(l *load) {
+	loaded, took, err := s.bring(l)
+	if err == nil {
+		s.options.Residents.Settle(loaded)
+	}
+	s.mu.Lock()
+	if s.load != l || s.life.Err() != nil { // cancelled meanwhile: nothing of it may stay
+		s.mu.Unlock()
+		if err == nil {
+			s.evictor(cancelled())()
+			s.closeEngine(loaded.Engine)
+		}
+		l.finish(cancelled())
+		return
+	}
+	defer s.mu.Unlock()
+	if err != nil {
+		l.finish(s.loadFailed(err))
+		return
+	}
+	event := tables.ShardEventLoaded
+	if l.restart {
+		event = tables.ShardEventEngineRestarted
+	}
+	err = s.fire(event, func() {
+		s.loaded = &loaded
+		s.probe = &probe{passed: time.Now(), took: took}
+	})
+	s.log.Info("loaded", "model", loaded.Model, "layers", loaded.Info.Layers.String(), "of", loaded.Info.NLayer,
+		"architecture", loaded.Info.Architecture, "weights", loaded.Info.Memory.Weights, "instance", hexed(loaded.Instance))
+	l.finish(err)
+}
+
+// loadFailed fires what err means and returns it. The caller holds mu.
+func (s *Shard) loadFailed(err error) error {
+	f := fault.Of(err)
+	event := tables.ShardEventLoadFailed
+	if errors.Is(err, engine.EngineFault) {
+		event = tables.ShardEventEngineLost
+	}
+	s.log.Error("the load failed", "cause", f.Error())
+	_ = s.fire(event, func() { s.why, s.load = f, nil })
+	return f
+}
+
+// bring makes an engine that holds the ordered shard and has passed a probe, which took so long. On an error nothing stays.
+func (s *Shard) bring(l *load) (Loaded, time.Duration, error) {
+	loaded, err := s.read(l)
+	if err != nil {
+		return Loaded{}, 0, err
+	}
+	s.progress(l, engine.LoadProgress{Phase: engine.LoadProbing})
+	ctx, cancel := context.WithTimeout(l.ctx, max(s.options.ProbeTimeout, firstProbe))
+	defer cancel()
+	health, err := loaded.Engine.Health(ctx, true)
+	s.options.Observer.ShardProbe(health.Took, err)
+	if err != nil {
+		s.closeEngine(loaded.Engine)
+		return Loaded{}, 0, err
+	}
+	s.progress(l, engine.LoadProgress{Phase: engine.LoadReady})
+	rand.Read(loaded.Instance[:])
+	loaded.lost = s.lost
+	return loaded, health.Took, nil
+}
+
+// read opens, identifies and loads.
+func (s *Shard) read(l *load) (Loaded, error) {
+	if l.ctx.Err() != nil {
+		return Loaded{}, cancelled()
+	}
+	model, err := l.order.Source.Open(l.ctx, l.order.Model)
+	if err != nil {
+		return Loaded{}, err
+	}
+	layers, err := resolve(l.order.Layers, model.Layers())
+	if err != nil {
+		return Loaded{}, err
+	}
+	loaded := Loaded{Model: l.order.Model}
+	verifying := func(done, total uint64) {
+		s.progress(l, engine.LoadProgress{Phase: engine.LoadVerifying, Done: done, Total: total})
+	}
+	loaded.Fingerprint, loaded.Verified, err = model.Identify(l.ctx, layers, verifying)
+	if err != nil {
+		return Loaded{}, err
+	}
+	if want := l.order.Fingerprint; want != nil && *want != loaded.Fingerprint {
+		return Loaded{}, engine.Errorf(engine.ShardMismatch, "%s has the fingerprint %x and %x was asked for; give the right file", l.order.Model, loaded.Fingerprint[:8], want[:8])
+	}
+	loaded.Engine, loaded.Text, err = model.NewEngine()
+	if err != nil {
+		return Loaded{}, err
+	}
+	request := s.options.Request
+	request.Paths, request.Layers = model.Paths(), layers
+	loaded.Info, err = loaded.Engine.Load(l.ctx, request, func(p engine.LoadProgress) {
+		if p.Phase == engine.LoadReading {
+			s.progress(l, p)
+		}
+	})
+	if err != nil {
+		s.closeEngine(loaded.Engine)
+		return Loaded{}, err
+	}
+	return loaded, nil
+}
+
+// resolve gives an open end its number and refuses layers that the model has not.
+func resolve(layers engine.LayerRange, n uint32) (engine.LayerRange, error) {
+	if n == 0 {
+		return layers, nil
+	}
+	asked := layers
+	if layers.End == 0 {
+		layers.End = n
+	}
+	if layers.First >= layers.End || layers.End > n {
+		return engine.LayerRange{}, engine.Errorf(engine.ShardMismatch, "layers %s were asked for and the model has %d; give FIRST:END within 0:%d", spell(asked), n, n)
+	}
+	return layers, nil
+}
+
+// spell writes layers as an operator does.
+func spell(l engine.LayerRange) string {
+	if l.End == 0 {
+		return fmt.Sprintf("%d:", l.First)
+	}
+	return fmt.Sprintf("%d:%d", l.First, l.End)
+}
+
+// progress notes how far l is; watchers hear of every phase and now and then within one.
+func (s *Shard) progress(l *load, p engine.LoadProgress) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.Phase < l.progress.Phase {
+		return
+	}
+	next, whole := p.Phase != l.progress.Phase, p.Total > 0 && p.Done == p.Total
+	l.progress = p
+	if s.load != l || !next && !whole && time.Since(l.shown) < progressInterval {
+		return
+	}
+	l.shown = time.Now()
+	s.announce()
+}
