@@ -64,6 +64,7 @@ const (
 	StepEventFinished
 	StepEventFailedHere
 	StepEventCancelled
+	StepEventPredecessorFailed
 	StepEventStopped
 	StepEventResultDownstream
 	StepEventFailedDownstream
@@ -78,6 +79,7 @@ func StepEvents() []StepEvent {
 		StepEventFinished,
 		StepEventFailedHere,
 		StepEventCancelled,
+		StepEventPredecessorFailed,
 		StepEventStopped,
 		StepEventResultDownstream,
 		StepEventFailedDownstream,
@@ -98,6 +100,8 @@ func (e StepEvent) String() string {
 		return "FailedHere"
 	case StepEventCancelled:
 		return "Cancelled"
+	case StepEventPredecessorFailed:
+		return "PredecessorFailed"
 	case StepEventStopped:
 		return "Stopped"
 	case StepEventResultDownstream:
@@ -178,7 +182,7 @@ type StepRow struct {
 
 // StepTransition looks up what event does in state. A state or event that the table does not know is impossible.
 func StepTransition(state StepState, event StepEvent) StepRow {
-	const events = 9
+	const events = 10
 	if state < 1 || state > 5 || event < 1 || event > events {
 		return StepRow{State: state, Event: event, Outcome: OutcomeImpossible, Next: state, Error: workerpb.ErrorCode_ERROR_CODE_INTERNAL}
 	}
@@ -192,6 +196,7 @@ var stepTable = [...]StepRow{
 	{StepHeld, StepEventFinished, OutcomeNext, StepDone, 0, []StepEffect{StepEffectReplyResult}},
 	{StepHeld, StepEventFailedHere, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectDrop}},
 	{StepHeld, StepEventCancelled, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectDrop}},
+	{StepHeld, StepEventPredecessorFailed, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectDrop}},
 	{StepHeld, StepEventStopped, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectDrop}},
 	{StepHeld, StepEventResultDownstream, OutcomeImpossible, StepHeld, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []StepEffect{StepEffectCountImpossible}},
 	{StepHeld, StepEventFailedDownstream, OutcomeImpossible, StepHeld, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []StepEffect{StepEffectCountImpossible}},
@@ -201,6 +206,7 @@ var stepTable = [...]StepRow{
 	{StepForwarded, StepEventFinished, OutcomeNext, StepDone, 0, []StepEffect{StepEffectReplyResult}},
 	{StepForwarded, StepEventFailedHere, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectDrop, StepEffectCancelDownstream}},
 	{StepForwarded, StepEventCancelled, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectDrop, StepEffectCancelDownstream}},
+	{StepForwarded, StepEventPredecessorFailed, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectDrop}},
 	{StepForwarded, StepEventStopped, OutcomeNext, StepForwarded, 0, []StepEffect{StepEffectStopRun}},
 	{StepForwarded, StepEventResultDownstream, OutcomeNext, StepDone, 0, []StepEffect{StepEffectReplyResult}},
 	{StepForwarded, StepEventFailedDownstream, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectDrop}},
@@ -210,6 +216,7 @@ var stepTable = [...]StepRow{
 	{StepCancelling, StepEventFinished, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectKeepWaiting}},
 	{StepCancelling, StepEventFailedHere, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectKeepWaiting}},
 	{StepCancelling, StepEventCancelled, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectKeepWaiting}},
+	{StepCancelling, StepEventPredecessorFailed, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectKeepWaiting}},
 	{StepCancelling, StepEventStopped, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectKeepWaiting}},
 	{StepCancelling, StepEventResultDownstream, OutcomeNext, StepDone, 0, []StepEffect{StepEffectReplyResult}},
 	{StepCancelling, StepEventFailedDownstream, OutcomeNext, StepCancelling, 0, []StepEffect{StepEffectKeepWaiting}},
@@ -219,6 +226,7 @@ var stepTable = [...]StepRow{
 	{StepDone, StepEventFinished, OutcomeImpossible, StepDone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []StepEffect{StepEffectCountImpossible}},
 	{StepDone, StepEventFailedHere, OutcomeImpossible, StepDone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []StepEffect{StepEffectCountImpossible}},
 	{StepDone, StepEventCancelled, OutcomeNext, StepDone, 0, []StepEffect{StepEffectIgnore}},
+	{StepDone, StepEventPredecessorFailed, OutcomeImpossible, StepDone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []StepEffect{StepEffectCountImpossible}},
 	{StepDone, StepEventStopped, OutcomeNext, StepDone, 0, []StepEffect{StepEffectIgnore}},
 	{StepDone, StepEventResultDownstream, OutcomeImpossible, StepDone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []StepEffect{StepEffectCountImpossible}},
 	{StepDone, StepEventFailedDownstream, OutcomeImpossible, StepDone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []StepEffect{StepEffectCountImpossible}},
@@ -228,6 +236,7 @@ var stepTable = [...]StepRow{
 	{StepFailed, StepEventFinished, OutcomeImpossible, StepFailed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []StepEffect{StepEffectCountImpossible}},
 	{StepFailed, StepEventFailedHere, OutcomeImpossible, StepFailed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []StepEffect{StepEffectCountImpossible}},
 	{StepFailed, StepEventCancelled, OutcomeNext, StepFailed, 0, []StepEffect{StepEffectIgnore}},
+	{StepFailed, StepEventPredecessorFailed, OutcomeImpossible, StepFailed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []StepEffect{StepEffectCountImpossible}},
 	{StepFailed, StepEventStopped, OutcomeNext, StepFailed, 0, []StepEffect{StepEffectIgnore}},
 	{StepFailed, StepEventResultDownstream, OutcomeImpossible, StepFailed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []StepEffect{StepEffectCountImpossible}},
 	{StepFailed, StepEventFailedDownstream, OutcomeNext, StepFailed, 0, []StepEffect{StepEffectIgnore}},
