@@ -1,9 +1,20 @@
 module github.com/distributed-gguf-runtime/dgr/libs/client
 
-go 1.26
+go 1.26.0
 
 require github.com/distributed-gguf-runtime/dgr/gen v0.0.0
+
 require github.com/distributed-gguf-runtime/dgr/libs/engine v0.0.0
 
+require (
+	golang.org/x/net v0.60.0 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+	golang.org/x/text v0.42.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
+	google.golang.org/grpc v1.85.0 // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
+)
+
 replace github.com/distributed-gguf-runtime/dgr/gen => ../../gen
+
 replace github.com/distributed-gguf-runtime/dgr/libs/engine => ../../libs/engine
