@@ -1,7 +1,14 @@
 module github.com/distributed-gguf-runtime/dgr/libs/native
 
-go 1.26
+go 1.26.0
 
-require github.com/distributed-gguf-runtime/dgr/libs/engine v0.0.0
+require (
+	github.com/distributed-gguf-runtime/dgr/libs/engine v0.0.0
+	github.com/stretchr/testify v1.12.1
+	go.uber.org/goleak v1.3.0
+	golang.org/x/sync v0.25.0
+)
+
+require go.yaml.in/yaml/v3 v3.0.5 // indirect
 
 replace github.com/distributed-gguf-runtime/dgr/libs/engine => ../../libs/engine
