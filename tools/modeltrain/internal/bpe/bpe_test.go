@@ -53,7 +53,7 @@ func TestEncodeMergesByRank(t *testing.T) {
 
 func TestTrainIsDeterministicAndBounded(t *testing.T) {
 	a, b := Train(text, 290), Train(text, 290)
-	if !slices.Equal(a.Tokens, b.Tokens) || !slices.Equal(a.Scores, b.Scores) {
+	if !slices.Equal(a.Tokens, b.Tokens) {
 		t.Error("the same text gave two vocabularies")
 	}
 	if len(a.Tokens) != 290 {
@@ -66,17 +66,34 @@ func TestTrainIsDeterministicAndBounded(t *testing.T) {
 
 func TestNewReadsAHeaderBack(t *testing.T) {
 	v := Train(text, 290)
-	back, err := New(v.Tokens, v.Scores, v.Types)
+	back, err := New(v.Tokens)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := back.Encode(text), v.Encode(text); !slices.Equal(got, want) {
 		t.Errorf("read back, the text is %v, want %v", got, want)
 	}
-	if _, err := New(v.Tokens[:100], v.Scores[:100], v.Types[:100]); err == nil {
+	if _, err := New(v.Tokens[:100]); err == nil {
 		t.Error("a vocabulary without all bytes was accepted")
 	}
-	if _, err := New(v.Tokens, v.Scores[1:], v.Types); err == nil {
-		t.Error("a vocabulary with a score too few was accepted")
+	if _, err := New(append([]string{"<pad>"}, v.Tokens...)); err == nil {
+		t.Error("a vocabulary of another order was accepted")
+	}
+}
+
+func TestHeaderListsFollowTheOrderOfMerges(t *testing.T) {
+	v := Train(text, 290)
+	for id, want := range map[int]Type{0: Unknown, 1: Control, 2: Control, 3: Byte, 258: Byte, 259: Normal, 289: Normal} {
+		if got := v.Type(id); got != want {
+			t.Errorf("token %d has type %d, want %d", id, got, want)
+		}
+	}
+	for id := Smallest + 1; id < len(v.Tokens); id++ {
+		if v.Score(id) >= v.Score(id-1) {
+			t.Errorf("merge %d has score %g, not below %g of the one before", id, v.Score(id), v.Score(id-1))
+		}
+	}
+	if v.Score(spaceID) >= v.Score(len(v.Tokens)-1) {
+		t.Error("a lone space scores no less than a merge")
 	}
 }

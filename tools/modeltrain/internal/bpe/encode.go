@@ -11,14 +11,14 @@ func (v *Vocab) Encode(text string) []int {
 	return ids
 }
 
-// encodeWord merges the neighbours with the best score, the leftmost among equals, until none is left.
+// encodeWord joins the neighbours whose merge was learned first, the leftmost among equals, until none is left.
 func (v *Vocab) encodeWord(ids []int, w string) []int {
 	s := symbols(w)
 	for {
-		at, best := -1, float32(0)
+		at, first := -1, len(v.Tokens)
 		for i := 0; i+1 < len(s); i++ {
-			if id, ok := v.ids[s[i]+s[i+1]]; ok && (at < 0 || v.Scores[id] > best) {
-				at, best = i, v.Scores[id]
+			if id, ok := v.merges[s[i]+s[i+1]]; ok && id < first {
+				at, first = i, id
 			}
 		}
 		if at < 0 {
@@ -28,12 +28,14 @@ func (v *Vocab) encodeWord(ids []int, w string) []int {
 		s = append(s[:at+1], s[at+2:]...)
 	}
 	for _, p := range s {
-		if id, ok := v.ids[p]; ok {
+		if p == space {
+			ids = append(ids, spaceID)
+		} else if id, ok := v.merges[p]; ok {
 			ids = append(ids, id)
-			continue
-		}
-		for _, b := range []byte(p) {
-			ids = append(ids, firstByte+int(b))
+		} else {
+			for _, b := range []byte(p) {
+				ids = append(ids, firstByte+int(b))
+			}
 		}
 	}
 	return ids
@@ -43,7 +45,7 @@ func (v *Vocab) encodeWord(ids []int, w string) []int {
 func (v *Vocab) Decode(ids []int) string {
 	var b strings.Builder
 	for _, id := range ids {
-		switch v.Types[id] {
+		switch v.Type(id) {
 		case Byte:
 			b.WriteByte(byte(id - firstByte))
 		case Normal:

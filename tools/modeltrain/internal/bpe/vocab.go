@@ -33,42 +33,65 @@ const (
 
 const space = "\u2581"
 
-// Vocab is a tokenizer. It is read-only and may be shared.
+// Vocab is a tokenizer. It is read-only and may be shared. Its first tokens are always the same: unknown, BOS, EOS, a
+// token for each byte and the space; then come the merges, the first one learned first.
 type Vocab struct {
 	Tokens []string
-	Scores []float32 // of a merge, minus its rank: the greatest is merged first
-	Types  []Type
 
-	ids map[string]int // of normal tokens
+	merges map[string]int // id of each merge, by its token
 }
 
-// New makes a Vocab from the three lists of a GGUF header. Errors: lists of different lengths, or without the byte
-// tokens where this package puts them.
-func New(tokens []string, scores []float32, types []Type) (*Vocab, error) {
-	if len(scores) != len(tokens) || len(types) != len(tokens) {
-		return nil, fmt.Errorf("vocabulary has %d tokens, %d scores and %d types; they must be as many", len(tokens), len(scores), len(types))
+// New makes a Vocab from the tokens of a GGUF header. Error: the first tokens are not those of this package.
+func New(tokens []string) (*Vocab, error) {
+	v := &Vocab{merges: map[string]int{}}
+	v.fixed()
+	if len(tokens) < Smallest || !slices.Equal(tokens[:Smallest], v.Tokens) {
+		return nil, fmt.Errorf("vocabulary does not begin with the %d fixed tokens; train the model with this tool", Smallest)
 	}
-	v := &Vocab{ids: map[string]int{}}
-	for i, token := range tokens {
-		v.add(token, scores[i], types[i])
-	}
-	for i := range 256 {
-		if id := firstByte + i; id >= len(tokens) || tokens[id] != byteToken(i) || types[id] != Byte {
-			return nil, fmt.Errorf("vocabulary has no token for byte %#02x at %d; train it with this tool", i, id)
-		}
+	for _, token := range tokens[Smallest:] {
+		v.add(token)
 	}
 	return v, nil
 }
 
-func byteToken(b int) string { return fmt.Sprintf("<0x%02X>", b) }
-
-func (v *Vocab) add(token string, score float32, kind Type) {
-	if kind == Normal {
-		v.ids[token] = len(v.Tokens)
+func (v *Vocab) fixed() {
+	v.Tokens = append(v.Tokens, "<unk>", "<s>", "</s>")
+	for b := range 256 {
+		v.Tokens = append(v.Tokens, fmt.Sprintf("<0x%02X>", b))
 	}
-	v.Tokens = append(v.Tokens, token)
-	v.Scores = append(v.Scores, score)
-	v.Types = append(v.Types, kind)
+	v.Tokens = append(v.Tokens, space)
+}
+
+// add appends a merge, once.
+func (v *Vocab) add(token string) {
+	if _, known := v.merges[token]; !known {
+		v.merges[token] = len(v.Tokens)
+		v.Tokens = append(v.Tokens, token)
+	}
+}
+
+// Type is the kind of a token.
+func (v *Vocab) Type(id int) Type {
+	switch {
+	case id == UnknownID:
+		return Unknown
+	case id < firstByte:
+		return Control
+	case id < spaceID:
+		return Byte
+	}
+	return Normal
+}
+
+// Score ranks merges: llama.cpp joins the neighbours with the greatest score first. Nothing merges into a lone space.
+func (v *Vocab) Score(id int) float32 {
+	switch {
+	case id < spaceID:
+		return 0
+	case id == spaceID:
+		return -1e6
+	}
+	return float32(spaceID - id)
 }
 
 // word is a distinct word of the text, in the symbols merged so far.
@@ -82,15 +105,8 @@ type pair struct{ left, right string }
 // Train learns a vocabulary of size tokens, or fewer when nothing is left to merge. Equal texts give equal
 // vocabularies. size is at least Smallest.
 func Train(text string, size int) *Vocab {
-	v := &Vocab{ids: map[string]int{}}
-	v.add("<unk>", 0, Unknown)
-	v.add("<s>", 0, Control)
-	v.add("</s>", 0, Control)
-	for i := range 256 {
-		v.add(byteToken(i), 0, Byte)
-	}
-	v.add(space, -1e6, Normal)
-
+	v := &Vocab{merges: map[string]int{}}
+	v.fixed()
 	counts := map[string]int{}
 	for _, w := range split(text) {
 		counts[w]++
@@ -99,15 +115,13 @@ func Train(text string, size int) *Vocab {
 	for _, w := range slices.Sorted(maps.Keys(counts)) {
 		all = append(all, word{symbols: symbols(w), count: counts[w]})
 	}
-	for rank := 1; len(v.Tokens) < size; rank++ {
+	for len(v.Tokens) < size {
 		best, ok := commonest(all)
 		if !ok {
 			break
 		}
 		joined := best.left + best.right
-		if _, known := v.ids[joined]; !known {
-			v.add(joined, float32(-rank), Normal)
-		}
+		v.add(joined)
 		for i := range all {
 			all[i].symbols = merge(all[i].symbols, joined)
 		}
