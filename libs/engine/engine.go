@@ -33,8 +33,8 @@ type ShardEngine interface {
 	// all: a session that opened cannot fail for room. The cache starts empty.
 	//
 	// Allowed in: Loaded.
-	// Errors: NO_CAPACITY, CONTEXT_OVERFLOW (more than ContextLimit), LIFECYCLE_VIOLATION (already open or not Loaded),
-	// ENGINE_FAULT.
+	// Errors: NO_CAPACITY, CONTEXT_OVERFLOW (more than ContextLimit), MALFORMED (0 tokens), LIFECYCLE_VIOLATION (already
+	// open or not Loaded), ENGINE_FAULT.
 	Open(ctx context.Context, session SessionID, contextTokens uint32) error
 
 	// Step evaluates a batch: steps of different sessions, prefill and decode mixed, at most one step a session.

@@ -25,7 +25,8 @@ func choose(logits []float32, tokens []engine.TokenID, s *engine.Sampling) (*eng
 	raw := slices.Clone(candidates)
 	penalise(candidates, tokens, s)
 	for _, bias := range s.LogitBias {
-		candidates[bias.Token].logit += float64(bias.Bias)
+		c := &candidates[bias.Token]
+		c.logit = float64(float32(c.logit) + bias.Bias) // as a real engine does, in float32
 	}
 	candidates = slices.DeleteFunc(candidates, func(c candidate) bool { return math.IsInf(c.logit, -1) })
 	if len(candidates) == 0 {
