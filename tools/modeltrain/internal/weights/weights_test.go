@@ -92,3 +92,10 @@ func TestEveryHalfSurvives(t *testing.T) {
 		}
 	}
 }
+
+func TestReadNamesAMissingFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none.gguf")
+	if _, _, err := Read(path); err == nil || !strings.Contains(err.Error(), "none.gguf") {
+		t.Errorf("a missing file gave %v, want an error that names it", err)
+	}
+}
