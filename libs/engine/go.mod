@@ -3,6 +3,6 @@ module github.com/distributed-gguf-runtime/dgr/libs/engine
 go 1.26
 
 require (
-	github.com/google/go-cmp v0.7.0 // indirect
-	go.uber.org/goleak v1.3.0 // indirect
+	github.com/google/go-cmp v0.7.0
+	go.uber.org/goleak v1.3.0
 )

@@ -77,6 +77,17 @@ type Target struct {
 	Skip map[Category]string
 }
 
+// With returns the target with every factory decorated, as to try an engine behind a wrapper.
+func (t Target) With(decorate func(engine.Factory) engine.Factory) Target {
+	t.Factory = decorate(t.Factory)
+	for _, factory := range []*engine.Factory{&t.Slow, &t.Lost, &t.NaN} {
+		if *factory != nil {
+			*factory = decorate(*factory)
+		}
+	}
+	return t
+}
+
 // patience bounds every wait of the suite. It is no measure of speed.
 const patience = 30 * time.Second
 
