@@ -114,6 +114,9 @@ func TestWindowsAreTextWithTheWantedNoise(t *testing.T) {
 	changed, all := 0, 0
 	for range 200 {
 		w := r.window(c, rng, 16)
+		if !strings.Contains(text, vocab.Decode(w.want)) {
+			t.Fatalf("with noise %q is wanted, which is not in the text", vocab.Decode(w.want))
+		}
 		for i := 1; i < len(w.in); i++ {
 			all++
 			if w.in[i] != w.want[i-1] {
