@@ -1,0 +1,137 @@
+//go:build llama && cgo
+
+package llama
+
+import (
+	"context"
+
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+)
+
+// session is one sequence and the slot that it holds.
+type session struct {
+	slot     uint32
+	reserved uint32 // tokens
+	tokens   []engine.TokenID
+	poisoned bool // a NUMERIC_FAULT may have left NaN in the slot's memory
+}
+
+func (s *session) length() engine.Pos { return engine.Pos(len(s.tokens)) }
+
+// state is what the cache is: any length up to the present one can be gone back to.
+func (s *session) state() engine.CacheState {
+	return engine.CacheState{Length: s.length(), Reach: []engine.Span{{From: 0, To: s.length()}}}
+}
+
+// slots hands out slots, the lowest free one first: llama.cpp is fastest with slots without gaps.
+type slots struct {
+	taken    []bool
+	poisoned int // taken slots that no session holds
+}
+
+func (s *slots) reset(n uint32) { *s = slots{taken: make([]bool, n)} }
+
+func (s *slots) take() (slot uint32, ok bool) {
+	for i, taken := range s.taken {
+		if !taken {
+			s.taken[i] = true
+			return uint32(i), true
+		}
+	}
+	return 0, false
+}
+
+// Open reserves a session.
+func (e *shardEngine) Open(ctx context.Context, id engine.SessionID, contextTokens uint32) error {
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.leave()
+	_, open := e.sessions[id]
+	switch {
+	case contextTokens == 0:
+		return engine.Errorf(engine.Malformed, "session %s asks for a context of 0 tokens; ask for 1 or more", id)
+	case contextTokens > e.request.ContextLimit:
+		return engine.Errorf(engine.ContextOverflow, "session %s asks for %d tokens and the limit is %d", id, contextTokens, e.request.ContextLimit)
+	case open:
+		return engine.Errorf(engine.LifecycleViolation, "session %s is open already; release it first", id)
+	}
+	slot, ok := e.slots.take()
+	if !ok {
+		return engine.Errorf(engine.NoCapacity, "all %d sessions are taken; release one", e.request.Sessions)
+	}
+	e.sessions[id] = &session{slot: slot, reserved: contextTokens}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.metrics.SessionsOpen++
+	e.metrics.CacheReserved += uint64(contextTokens)
+	return nil
+}
+
+// Truncate makes a cache shorter.
+func (e *shardEngine) Truncate(ctx context.Context, id engine.SessionID, length engine.Pos) (engine.CacheState, error) {
+	if err := e.enter(ctx); err != nil {
+		return engine.CacheState{}, err
+	}
+	defer e.leave()
+	s, open := e.sessions[id]
+	if !open {
+		return engine.CacheState{}, unknown(id)
+	}
+	if length >= s.length() {
+		return s.state(), nil
+	}
+	if err := e.native.truncate(s.slot, length); err != nil {
+		return engine.CacheState{}, e.lose(err)
+	}
+	s.tokens = s.tokens[:length]
+	return s.state(), nil
+}
+
+func unknown(id engine.SessionID) error {
+	return engine.Errorf(engine.SessionUnknown, "session %s is not open; open it and prefill again", id)
+}
+
+// Release frees a session.
+func (e *shardEngine) Release(ctx context.Context, id engine.SessionID) error {
+	e.mu.Lock()
+	state := e.state
+	e.mu.Unlock()
+	if state != stateLoaded && state != stateLost {
+		return nil
+	}
+	if err := e.enter(ctx); err != nil {
+		return err
+	}
+	defer e.leave()
+	s, open := e.sessions[id]
+	if !open {
+		return nil
+	}
+	if err := e.native.truncate(s.slot, 0); err != nil {
+		return e.lose(err)
+	}
+	delete(e.sessions, id)
+	if s.poisoned {
+		e.slots.poisoned++
+	} else {
+		e.slots.taken[s.slot] = false
+	}
+	e.mu.Lock()
+	e.metrics.SessionsOpen--
+	e.metrics.CacheReserved -= uint64(s.reserved)
+	e.mu.Unlock()
+	return e.clean()
+}
+
+// clean zeroes the caches and takes poisoned slots back into use as soon as no session holds any.
+func (e *shardEngine) clean() error {
+	if e.slots.poisoned == 0 || len(e.sessions) > 0 {
+		return nil
+	}
+	if err := e.native.clear(); err != nil {
+		return e.lose(err)
+	}
+	e.slots.reset(e.request.Sessions)
+	return nil
+}

@@ -1,0 +1,96 @@
+//go:build llama && cgo
+
+package llama
+
+import (
+	"context"
+	"sync"
+
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+)
+
+// textEngine is the TextEngine of a shardEngine.
+type textEngine struct {
+	mu     sync.RWMutex // held for reading inside native code, so that it is not freed there
+	native *native      // nil unless the engine is Loaded or Lost
+}
+
+func (t *textEngine) attach(n *native) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.native = n
+}
+
+func (t *textEngine) detach() { t.attach(nil) }
+
+func notLoadedText() error {
+	return engine.Errorf(engine.LifecycleViolation, "the llama.cpp engine holds no vocabulary; load a shard first")
+}
+
+// Tokenize returns the ids of text.
+func (t *textEngine) Tokenize(ctx context.Context, text string, addSpecial, parseSpecial bool) ([]engine.TokenID, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.native == nil {
+		return nil, notLoadedText()
+	}
+	if ctx.Err() != nil {
+		return nil, interrupted(ctx)
+	}
+	ids := make([]engine.TokenID, len(text)/2+8)
+	count, short, err := t.native.tokenize(text, addSpecial, parseSpecial, ids)
+	if short {
+		ids = make([]engine.TokenID, count)
+		count, _, err = t.native.tokenize(text, addSpecial, parseSpecial, ids)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ids[:count:count], nil
+}
+
+// Detokenize returns the bytes of ids.
+func (t *textEngine) Detokenize(ctx context.Context, tokens []engine.TokenID, special bool) ([]byte, error) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.native == nil {
+		return nil, notLoadedText()
+	}
+	if ctx.Err() != nil {
+		return nil, interrupted(ctx)
+	}
+	for _, token := range tokens {
+		if err := checkToken(token, t.native.info.vocab); err != nil {
+			return nil, err
+		}
+	}
+	return t.native.bytes(tokens, special)
+}
+
+// bytes detokenises ids that are all in the vocabulary.
+func (n *native) bytes(ids []engine.TokenID, special bool) ([]byte, error) {
+	out := make([]byte, 8*len(ids)+8)
+	count, short, err := n.detokenize(ids, special, out)
+	if short {
+		out = make([]byte, count)
+		count, _, err = n.detokenize(ids, special, out)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out[:count:count], nil
+}
+
+// HasChatTemplate says whether the header has a template.
+func (t *textEngine) HasChatTemplate() bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.native != nil && t.native.info.chatTemplate
+}
+
+func checkToken(token engine.TokenID, vocab uint32) error {
+	if uint32(token) >= vocab {
+		return engine.Errorf(engine.TokenOutOfRange, "token %d is out of range; the vocabulary ends before %d", token, vocab)
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+// What the files of the shim share. Nothing here is part of the ABI.
+
+#pragma once
+
+#include "dgr_shim.h"
+
+#include "llama.h"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace dgr {
+
+// An error with its code, on its way to the edge of the ABI.
+struct failure : std::runtime_error {
+    dgr_code code;
+    failure(dgr_code code, const std::string & what) : std::runtime_error(what), code(code) {}
+};
+
+[[gnu::format(printf, 1, 2)]] std::string format(const char * pattern, ...);
+
+// write_message puts text into a caller's buffer, cut to fit and ended by a zero byte.
+void write_message(char * message, size_t size, const std::string & text);
+
+// guarded runs body and turns whatever it throws into a code and a sentence.
+template <typename F> dgr_code guarded(char * message, size_t size, F body) noexcept {
+    try {
+        return body();
+    } catch (const failure & e) {
+        write_message(message, size, e.what());
+        return e.code;
+    } catch (const std::bad_alloc &) {
+        write_message(message, size, "memory ran out");
+        return DGR_OUT_OF_MEMORY;
+    } catch (const std::exception & e) {
+        write_message(message, size, e.what());
+        return DGR_FAULT;
+    } catch (...) {
+        write_message(message, size, "an exception of unknown type");
+        return DGR_FAULT;
+    }
+}
+
+// log_buffer keeps what llama.cpp says during the calls of one engine.
+class log_buffer {
+  public:
+    void        add(char level, const char * text);
+    size_t      take(char * out, size_t capacity);
+    std::string last_errors() const; // of the present call, joined by "; "
+    bool        said(const char * text) const; // whether a line of the present call holds text
+    void        begin_call();
+
+  private:
+    mutable std::mutex       mutex;
+    std::deque<std::string>  lines;   // with level and newline
+    size_t                   bytes = 0;
+    std::vector<std::string> present; // warnings and errors of the present call
+    char                     level = 'I';
+    bool                     open  = false; // the last line has not ended yet
+};
+
+// log_scope sends the log lines of this thread to buffer while it lives.
+class log_scope {
+  public:
+    explicit log_scope(log_buffer & buffer);
+    ~log_scope();
+    log_scope(const log_scope &)             = delete;
+    log_scope & operator=(const log_scope &) = delete;
+
+  private:
+    log_buffer * before;
+};
+
+// own_tensor is the memory of one tensor of the shard.
+struct own_tensor {
+    const uint8_t * data;
+    size_t          size;
+};
+
+std::vector<own_tensor> own_tensors(const llama_model * model);
+
+// touch reads one byte of each page of the own tensors in. Throws failure(DGR_CANCELLED).
+void touch(const std::vector<own_tensor> & tensors, dgr_progress progress, uintptr_t user);
+
+// measure fills all of *out but cache and compute.
+void measure_weights(const std::vector<own_tensor> & tensors, dgr_memory * out);
+
+// available_memory is what the system can still give this process, in bytes; UINT64_MAX: not known.
+uint64_t available_memory();
+
+struct model_free {
+    void operator()(llama_model * m) const { llama_model_free(m); }
+};
+struct context_free {
+    void operator()(llama_context * c) const { llama_free(c); }
+};
+
+} // namespace dgr
+
+struct dgr_engine {
+    mutable dgr::log_buffer                          log;
+    std::unique_ptr<llama_model, dgr::model_free>     model;
+    std::unique_ptr<llama_context, dgr::context_free> context;
+    std::vector<dgr::own_tensor>                      tensors;
+    dgr_info                                          info{};
+    uint32_t                                          batch_rows = 0;
+    uint32_t                                          slots      = 0;
+    uint64_t                                          cache_bytes   = 0;
+    uint64_t                                          compute_bytes = 0;
+    std::atomic<bool>                                 abort{false};
+    bool                                              broken = false; // owner only
+
+    // The last batch, and its arrays, kept for the next one.
+    uint32_t                    last_rows = 0; // 0: nothing to copy out
+    std::vector<llama_token>    tokens;
+    std::vector<llama_pos>      positions;
+    std::vector<int32_t>        sequence_counts;
+    std::vector<llama_seq_id>   sequences;
+    std::vector<llama_seq_id *> sequence_lists;
+    std::vector<int8_t>         outputs;
+};

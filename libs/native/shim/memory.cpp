@@ -1,0 +1,151 @@
+// The memory of a shard: which bytes are its own, which of them are mapped, which are present.
+
+#include "internal.h"
+
+#include "ggml-backend.h"
+#include "llama-model.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include <unistd.h>
+
+namespace dgr {
+
+namespace {
+
+// A stretch of address space that maps one file without a gap; the kernel may keep it as several areas.
+struct mapping {
+    uintptr_t first, end;
+    uint64_t  offset; // in the file, of first
+    std::string file; // device and inode
+    uint64_t  resident; // bytes
+};
+
+// file_mappings reads the mappings of files of this process. Empty where the system does not tell.
+std::vector<mapping> file_mappings() {
+    std::vector<mapping> found;
+    std::ifstream        smaps("/proc/self/smaps");
+    std::string          line;
+    bool                 file = false;
+    while (std::getline(smaps, line)) {
+        uintptr_t     first, end;
+        uint64_t      offset, kilobytes;
+        unsigned long inode;
+        char          rights[8], device[16];
+        if (sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %7s %" SCNx64 " %15s %lu", &first, &end, rights, &offset, device, &inode) == 6) {
+            file = inode != 0;
+            if (!file) {
+                continue;
+            }
+            const std::string name = std::string(device) + ":" + std::to_string(inode);
+            if (!found.empty() && found.back().file == name && found.back().end == first &&
+                found.back().offset + (found.back().end - found.back().first) == offset) {
+                found.back().end = end;
+            } else {
+                found.push_back({ first, end, offset, name, 0 });
+            }
+        } else if (file && sscanf(line.c_str(), "Rss: %" SCNu64 " kB", &kilobytes) == 1) {
+            found.back().resident += kilobytes * 1024;
+        }
+    }
+    return found;
+}
+
+uint64_t read_number(const char * path) {
+    std::ifstream file(path);
+    uint64_t      value = 0;
+    return file >> value ? value : UINT64_MAX;
+}
+
+} // namespace
+
+std::vector<own_tensor> own_tensors(const llama_model * model) {
+    std::vector<own_tensor>   tensors;
+    std::set<const uint8_t *> seen; // a tied matrix is listed under two names
+    for (const auto & entry : llama_internal_get_tensor_map(model)) {
+        const ggml_tensor * t    = entry.second;
+        const uint8_t *     data = static_cast<const uint8_t *>(t->data);
+        if (data == nullptr || !seen.insert(data).second) {
+            continue;
+        }
+        if (t->buffer != nullptr && !ggml_backend_buffer_is_host(t->buffer)) {
+            data = nullptr; // repacked or on a device: counts, is not for us to read
+        }
+        tensors.push_back({ data, ggml_nbytes(t) });
+    }
+    return tensors;
+}
+
+void touch(const std::vector<own_tensor> & tensors, dgr_progress progress, uintptr_t user) {
+    constexpr size_t chunk = 4 * 1024 * 1024;
+    const size_t     page  = size_t(sysconf(_SC_PAGESIZE));
+    uint64_t         total = 0, done = 0, reported = 0;
+    for (const auto & t : tensors) {
+        total += t.size;
+    }
+    auto report = [&] {
+        if (progress != nullptr && progress(user, DGR_PAGING, done, total) == 0) {
+            throw failure(DGR_CANCELLED, "the load was stopped while it read weights");
+        }
+    };
+    volatile uint8_t sink = 0;
+    for (const auto & t : tensors) {
+        for (size_t at = 0; at < t.size; at += chunk) {
+            const size_t n = std::min(chunk, t.size - at);
+            for (size_t i = 0; t.data != nullptr && i < n; i += page) {
+                sink = sink + t.data[at + i];
+            }
+            done += n;
+            if (done - reported >= chunk) {
+                reported = done;
+                report();
+            }
+        }
+    }
+    report();
+}
+
+void measure_weights(const std::vector<own_tensor> & tensors, dgr_memory * out) {
+    const auto mappings = file_mappings();
+    std::set<size_t> ours;
+    for (const auto & t : tensors) {
+        out->weights += t.size;
+        const uintptr_t at = reinterpret_cast<uintptr_t>(t.data);
+        for (size_t i = 0; at != 0 && i < mappings.size(); i++) {
+            if (mappings[i].first <= at && at < mappings[i].end) {
+                out->weights_mapped += t.size;
+                ours.insert(i);
+                break;
+            }
+        }
+    }
+    for (size_t i : ours) {
+        out->file_mapped += mappings[i].end - mappings[i].first;
+        out->file_resident += mappings[i].resident;
+    }
+}
+
+uint64_t available_memory() {
+    uint64_t      least = UINT64_MAX;
+    std::ifstream meminfo("/proc/meminfo");
+    std::string   line;
+    while (std::getline(meminfo, line)) {
+        uint64_t kilobytes;
+        if (sscanf(line.c_str(), "MemAvailable: %" SCNu64 " kB", &kilobytes) == 1) {
+            least = kilobytes * 1024;
+        }
+    }
+    const uint64_t limit = read_number("/sys/fs/cgroup/memory.max"), used = read_number("/sys/fs/cgroup/memory.current");
+    if (limit != UINT64_MAX && used != UINT64_MAX) {
+        least = std::min(least, limit > used ? limit - used : 0);
+    }
+    return least;
+}
+
+} // namespace dgr
