@@ -1,0 +1,80 @@
+//go:build mage
+
+// The targets of DGR: go tool mage -l lists them. The work is in tools.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/magefile/mage/mg"
+
+	"github.com/distributed-gguf-runtime/dgr/tools/generate"
+	"github.com/distributed-gguf-runtime/dgr/tools/task"
+	"github.com/distributed-gguf-runtime/dgr/tools/verify"
+	"github.com/distributed-gguf-runtime/dgr/tools/workspace"
+)
+
+// Gen makes everything in gen anew from contracts and libs/engine.
+func Gen(ctx context.Context) error {
+	return timed("generate", func(w *workspace.Workspace) error { return generate.All(ctx, w, w.Root) })
+}
+
+// Test runs every check that needs no download, no accelerator and no key.
+func Test(ctx context.Context) error {
+	w, err := workspace.Open(".")
+	if err != nil {
+		return err
+	}
+	return verify.Test(ctx, w)
+}
+
+// Lint judges contracts and code without running them.
+func Lint(ctx context.Context) error {
+	w, err := workspace.Open(".")
+	if err != nil {
+		return err
+	}
+	l := task.New(os.Stdout)
+	verify.Lint(ctx, w, l)
+	return l.End()
+}
+
+// Native builds and tests the native library.
+type Native mg.Namespace
+
+// Build builds the native library, or finds it built.
+func (Native) Build(ctx context.Context) error { return native(ctx, "build") }
+
+// Test runs the native tests (CTest).
+func (Native) Test(ctx context.Context) error { return native(ctx, "test") }
+
+// Patch keeps the queue of patches on llama.cpp.
+type Patch mg.Namespace
+
+// Verify proves that the queue applies to the pin and comes off again.
+func (Patch) Verify(ctx context.Context) error { return native(ctx, "patch", "verify") }
+
+// Refresh rebases the queue onto the pin.
+func (Patch) Refresh(ctx context.Context) error { return native(ctx, "patch", "refresh") }
+
+func native(ctx context.Context, args ...string) error {
+	return timed(fmt.Sprintf("dgr-native %v", args), func(w *workspace.Workspace) error { return verify.DgrNative(ctx, w, args...) })
+}
+
+// timed says what it does and how long it took.
+func timed(name string, work func(*workspace.Workspace) error) error {
+	w, err := workspace.Open(".")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("==> %s\n", name)
+	began := time.Now()
+	if err := work(w); err != nil {
+		return err
+	}
+	fmt.Printf("<== %s: %s\n", name, time.Since(began).Round(time.Millisecond))
+	return nil
+}
