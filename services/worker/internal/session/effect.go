@@ -1,0 +1,86 @@
+package session
+
+import (
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+)
+
+// Effect is something that a Core wants done. They are carried out in the order in which they were returned, and none of
+// them waits.
+type Effect interface{ effect() }
+
+type (
+	// Up sends a message to the upstream.
+	Up struct{ Message *workerpb.SessionResponse }
+	// EndUp ends the upstream's stream behind all that was sent: with Err as its status, or OK. No Up follows for it.
+	EndUp struct{ Err *fault.Error }
+	// Attach makes the stream whose Open began this attempt the upstream.
+	Attach struct{}
+	// Refuse ends the stream that brought the message in hand with Err; the upstream, if another, is not touched.
+	Refuse struct{ Err *fault.Error }
+	// Dial opens the link to the next hop and sends Open on it.
+	Dial struct {
+		Address string
+		Open    *workerpb.Open
+	}
+	// Down sends a message to the next hop; Control overtakes what is queued.
+	Down struct {
+		Message *workerpb.SessionRequest
+		Control bool
+	}
+	// HangUp ends the link to the next hop at once.
+	HangUp struct{}
+	// Submit gives the engine work. A session has at most one Work at a time, except that a WorkRelease may follow one
+	// that runs; its outcome comes by Core.Outcome.
+	Submit struct{ Work Work }
+	// StopWork asks for an early end of the step in the engine; its outcome still comes.
+	StopWork struct{}
+	// FreeWindow gives back what the session's window took from the worker's.
+	FreeWindow struct{}
+	// Gone says that the session is over and can be forgotten.
+	Gone struct{}
+	// Impossible reports a transition that the table calls impossible.
+	Impossible struct{ Table, State, Event string }
+)
+
+func (Up) effect()         {}
+func (EndUp) effect()      {}
+func (Attach) effect()     {}
+func (Refuse) effect()     {}
+func (Dial) effect()       {}
+func (Down) effect()       {}
+func (HangUp) effect()     {}
+func (Submit) effect()     {}
+func (StopWork) effect()   {}
+func (FreeWindow) effect() {}
+func (Gone) effect()       {}
+func (Impossible) effect() {}
+
+// WorkKind says which call of the engine a Work is.
+type WorkKind uint8
+
+// The kinds.
+const (
+	WorkOpen WorkKind = iota + 1
+	WorkStep
+	WorkTruncate
+	WorkRelease
+)
+
+// Work is one call of the engine for one session.
+type Work struct {
+	Kind    WorkKind
+	Session engine.SessionID
+	Context uint32      // WorkOpen: tokens to reserve
+	Step    engine.Step // WorkStep
+	Length  engine.Pos  // WorkTruncate
+}
+
+// Outcome is how a Work ended. Err is nil, or why nothing was changed.
+type Outcome struct {
+	Kind   WorkKind
+	Err    error
+	Cache  engine.CacheState // WorkTruncate, and WorkOpen (empty)
+	Result engine.StepResult // WorkStep
+}

@@ -1,0 +1,128 @@
+package session
+
+import (
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+)
+
+// Hop is what a session knows of the worker that it runs in. It stays as it is while the shard is loaded.
+type Hop struct {
+	WorkerID    string
+	Instance    [16]byte
+	Fingerprint [32]byte
+	Shard       engine.ShardInfo
+	Revisions   Revisions
+	Features    []*workerpb.Feature // each with its status here
+	Limits      Limits
+}
+
+// Revisions is the inclusive range that a hop speaks, 1 ≤ Min ≤ Max.
+type Revisions struct{ Min, Max uint32 }
+
+// Limits are the bounds of one session. All are reported in Capability.
+type Limits struct {
+	StepTokens  uint32        // greatest step, tokens, ≥ 1
+	FrameBytes  uint32        // size of a full frame, bytes, ≥ 65536
+	WindowSteps uint32        // first window, steps, ≥ 1
+	WindowBytes uint64        // first window, boundary bytes
+	MaxLinger   time.Duration // greatest linger
+	Idle        time.Duration // a session without an unanswered step and without a message ends after it; 0: never
+	OpenBudget  time.Duration // greatest part of Open.budget that this hop uses itself
+	CloseWait   time.Duration // how long the next hop may take to say Closed
+	// EngineRest is how long a cancelled step may stay in the engine once its time is over; then the session ends.
+	EngineRest time.Duration
+}
+
+// DefaultLimits are those that the contract promises, for steps of up to batchTokens tokens.
+func DefaultLimits(batchTokens uint32) Limits {
+	return Limits{
+		StepTokens: batchTokens, FrameBytes: 983040, WindowSteps: 8, WindowBytes: 16 << 20,
+		MaxLinger: 10 * time.Minute, Idle: 30 * time.Minute, OpenBudget: 5 * time.Second, CloseWait: 2 * time.Second,
+		EngineRest: 150 * time.Millisecond,
+	}
+}
+
+// linkSlack is how much longer a hop waits for the answer of the next one than that one may take, for each hop below.
+const linkSlack = 200 * time.Millisecond
+
+// float is the size of a boundary element, bytes.
+const float = 4
+
+// ref names this hop as the upstream sees it.
+func (h *Hop) ref() *workerpb.HopRef {
+	return &workerpb.HopRef{Index: proto.Uint32(0), WorkerId: h.WorkerID, Instance: h.Instance[:]}
+}
+
+// on says whether a feature is ON here.
+func (h *Hop) on(name string) bool {
+	for _, f := range h.Features {
+		if f.GetName() == name {
+			return f.GetStatus() == workerpb.FeatureStatus_FEATURE_STATUS_ON
+		}
+	}
+	return false
+}
+
+// ready lists the features that are ON here.
+func (h *Hop) ready() []string {
+	var names []string
+	for _, f := range h.Features {
+		if f.GetStatus() == workerpb.FeatureStatus_FEATURE_STATUS_ON {
+			names = append(names, f.GetName())
+		}
+	}
+	return names
+}
+
+// widthIn is the width of the boundary that arrives here; 0 at the head.
+func (h *Hop) widthIn() uint32 {
+	if h.Shard.BoundaryIn == nil {
+		return 0
+	}
+	return h.Shard.BoundaryIn.Width
+}
+
+// stepTokens is the greatest step that fits this hop's batch and its window.
+func (h *Hop) stepTokens(windowBytes uint64) uint32 {
+	n := h.Limits.StepTokens
+	if w := uint64(h.widthIn()) * float; w > 0 {
+		n = uint32(min(uint64(n), windowBytes/w))
+	}
+	return n
+}
+
+func (h *Hop) numerics() *workerpb.Numerics {
+	n := h.Shard.Numerics
+	return &workerpb.Numerics{
+		Backend: n.Backend, InstructionSet: n.InstructionSet, Threads: n.Threads, FlashAttention: n.FlashAttention,
+		CacheType: n.CacheType, MicroBatch: n.MicroBatch, Deterministic: n.Deterministic, Build: n.Build[:],
+	}
+}
+
+// layoutOf is a boundary layout as it stands on the wire; nil stays nil.
+func layoutOf(l *engine.BoundaryLayout) *workerpb.BoundaryLayout {
+	if l == nil {
+		return nil
+	}
+	return &workerpb.BoundaryLayout{
+		Width: l.Width, Encoding: workerpb.BoundaryEncoding_BOUNDARY_ENCODING_F32, Layout: l.Name,
+	}
+}
+
+// below is a hop that the next hop named, as seen from here.
+func below(ref *workerpb.HopRef) *workerpb.HopRef {
+	if ref == nil || ref.Index == nil {
+		return ref
+	}
+	return &workerpb.HopRef{Index: proto.Uint32(ref.GetIndex() + 1), WorkerId: ref.GetWorkerId(), Instance: ref.GetInstance()}
+}
+
+// fromBelow is an error that the next hop said, with its hops as seen from here.
+func fromBelow(err *fault.Error) *fault.Error {
+	return err.With(func(e *fault.Error) { e.Origin, e.Subject = below(e.Origin), below(e.Subject) })
+}
