@@ -32,8 +32,8 @@ type Spec struct {
 	Claim         string // if not empty, the architecture that the header names instead of Arch, for tests of refusals
 }
 
-// MinVocab is the smallest vocabulary: three special tokens, the bytes and the space.
-const MinVocab = 260
+// MinVocab is the smallest vocabulary: three special tokens, the bytes, the space and one more.
+const MinVocab = 261
 
 // Archs are the architectures that can be written.
 func Archs() []string { return []string{"gemma3", "llama", "phi3", "qwen2", "qwen3"} }

@@ -8,7 +8,15 @@ import (
 
 // tensors is the model's directory, as the pinned llama.cpp asks for it, in the order of evaluation.
 func (s Spec) tensors() []gguf.TensorData {
-	list := []gguf.TensorData{s.matrix("token_embd.weight", s.Embd, s.Vocab, 0.5)}
+	// small enough for the layers to outweigh it; else a tied model only repeats its input
+	embedding := 0.5
+	if s.Tied {
+		embedding = 0.1
+	}
+	if s.Arch == "gemma3" { // which multiplies it by √Embd
+		embedding /= sqrt(s.Embd)
+	}
+	list := []gguf.TensorData{s.matrix("token_embd.weight", s.Embd, s.Vocab, embedding)}
 	switch s.Arch {
 	case "llama":
 		list = append(list, s.vector("rope_freqs.weight", s.HeadLength/2, 2, 0.5))

@@ -15,7 +15,7 @@ const (
 )
 
 // vocabulary is a SentencePiece tokenizer that takes any text: 0 <unk>, 1 <s>, 2 </s>, 3 to 258 the bytes, 259 the space,
-// then printable characters and runs of small letters, shorter ones first. It adds BOS and no space before the text.
+// then (in phi3 after <|endoftext|>) printable characters and runs of small letters, shorter ones first. It adds BOS and no space before the text.
 func (s Spec) vocabulary() []gguf.KeyValue {
 	tokens := []string{"<unk>", "<s>", "</s>"}
 	types := []int32{tokenUnknown, tokenControl, tokenControl}
@@ -27,8 +27,12 @@ func (s Spec) vocabulary() []gguf.KeyValue {
 		add(fmt.Sprintf("<0x%02X>", b), tokenByte, 0)
 	}
 	add("▁", tokenNormal, -1e6)
-	for piece := range pieces(s.Vocab - MinVocab) {
-		add(piece, tokenNormal, -float32(len(tokens)-MinVocab))
+	merged := len(tokens)
+	if s.Arch == "phi3" { // llama.cpp counts on it where the name says phi3
+		add("<|endoftext|>", tokenControl, 0)
+	}
+	for piece := range pieces(s.Vocab - len(tokens)) {
+		add(piece, tokenNormal, -float32(len(tokens)-merged))
 	}
 	return []gguf.KeyValue{
 		{Key: "tokenizer.ggml.model", Value: gguf.String("llama")},
