@@ -100,7 +100,7 @@ func build(ctx context.Context, w *workspace.Workspace, module, kept string) err
 	}
 	defer os.RemoveAll(fresh)
 	env := []string{"GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-mod=readonly"}
-	if err := w.Run(ctx, module, env, "go", "build", "-trimpath", "-o", fresh+string(filepath.Separator), "tool"); err != nil {
+	if err := w.Run(ctx, module, env, "go", "build", "-o", fresh+string(filepath.Separator), "tool"); err != nil {
 		return fmt.Errorf("build the tools of %s: %w", module, err)
 	}
 	if err := os.Rename(fresh, kept); err != nil {
