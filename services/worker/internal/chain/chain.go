@@ -1,0 +1,178 @@
+// Package chain is the downstream side of a worker: whom it may dial, the connections that sessions share, and the link of
+// one session to its next hop.
+//
+// A Link carries messages and says how it ended; what they mean is the business of package session. Nothing here waits on
+// behalf of a caller: every method returns at once, and what happens later is told to the Handler.
+package chain
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+)
+
+const (
+	outboxLimit = 8192             // messages that wait to be sent on one link; credit keeps it far below
+	idleFor     = 30 * time.Second // a connection that no session uses is kept for so long
+	pingBound   = time.Second      // for the round trip that is measured when a connection is made
+)
+
+// Observer hears what happens, for metrics. Its methods return at once.
+type Observer interface {
+	Dial(outcome string)
+	RoundTrip(time.Duration)
+}
+
+// Options are how next hops are dialled. All but Observer are required.
+type Options struct {
+	Policy   Policy
+	Resolver Resolver
+	Dial     dial.Options
+	Observer Observer
+}
+
+// Dialer opens links. All methods may be called from any goroutine.
+type Dialer struct {
+	options Options
+	life    context.Context
+	end     context.CancelFunc
+	all     sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[netip.AddrPort]*shared
+}
+
+// shared is a connection that links share.
+type shared struct {
+	conn  *dial.Conn
+	users int
+	idle  *time.Timer // closes it; nil while it is used
+
+	ping sync.Mutex
+	rtt  time.Duration
+}
+
+// New makes a dialer; Close ends it.
+func New(options Options) *Dialer {
+	d := &Dialer{options: options, conns: map[netip.AddrPort]*shared{}}
+	if d.options.Resolver == nil {
+		d.options.Resolver = net.DefaultResolver
+	}
+	d.life, d.end = context.WithCancel(context.Background())
+	return d
+}
+
+// Close hangs up every link and returns once all have ended.
+func (d *Dialer) Close() {
+	d.end()
+	d.all.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for at, c := range d.conns {
+		if c.idle != nil {
+			c.idle.Stop()
+		}
+		_ = c.conn.Close() // nobody uses it
+		delete(d.conns, at)
+	}
+}
+
+// take returns the connection to an address, made if need be.
+func (d *Dialer) take(at netip.AddrPort) (*shared, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.conns[at]
+	if c == nil {
+		conn, err := dial.Open(at.String(), d.options.Dial)
+		if err != nil {
+			return nil, err
+		}
+		c = &shared{conn: conn}
+		d.conns[at] = c
+	}
+	if c.idle != nil {
+		c.idle.Stop()
+		c.idle = nil
+	}
+	c.users++
+	return c, nil
+}
+
+// leave gives a connection back; it is closed when nobody has used it for a while.
+func (d *Dialer) leave(at netip.AddrPort, c *shared) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.users--
+	if c.users > 0 {
+		return
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(idleFor, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if c.idle == timer {
+			_ = c.conn.Close() // nobody uses it
+			delete(d.conns, at)
+		}
+	})
+	c.idle = timer
+}
+
+// ready waits until the connection stands: an attempt that fails after this call is the end of waiting.
+func (c *shared) ready(ctx context.Context) error {
+	c.conn.ClientConn.Connect()
+	failed := c.conn.GetState() == connectivity.TransientFailure
+	if failed {
+		c.conn.ResetConnectBackoff()
+	}
+	for {
+		state := c.conn.GetState()
+		switch {
+		case state == connectivity.Ready:
+			return nil
+		case state == connectivity.TransientFailure && !failed:
+			return c.conn.Unreachable(nil)
+		case state == connectivity.Idle:
+			c.conn.ClientConn.Connect()
+		}
+		failed = failed && state == connectivity.TransientFailure
+		if !c.conn.WaitForStateChange(ctx, state) {
+			return c.conn.Unreachable(ctx.Err())
+		}
+	}
+}
+
+// measure returns the round trip, measured once in the life of a connection; 0 when the peer does not say.
+func (c *shared) measure(ctx context.Context) time.Duration {
+	c.ping.Lock()
+	defer c.ping.Unlock()
+	if c.rtt > 0 {
+		return c.rtt
+	}
+	bounded, cancel := context.WithTimeout(ctx, pingBound)
+	defer cancel()
+	began := time.Now()
+	if _, err := grpc_health_v1.NewHealthClient(c.conn).Check(bounded, &grpc_health_v1.HealthCheckRequest{}); err == nil {
+		c.rtt = time.Since(began)
+	}
+	return c.rtt
+}
+
+func (d *Dialer) observe(err error) {
+	if d.options.Observer == nil {
+		return
+	}
+	outcome := "OK"
+	if err != nil {
+		outcome = fault.Name(fault.Of(err).Code)
+	}
+	d.options.Observer.Dial(outcome)
+}
