@@ -66,11 +66,11 @@ func (s *Session) failed(r *workerpb.StepFailed) *fault.Error {
 	if !ok {
 		return s.broken("it answered step %d, which waits for no answer", r.GetStepId())
 	}
-	delete(s.steps, p.id)
 	f := fault.FromProto(r.GetError())
 	if f == nil {
 		return s.broken("step %d failed without an error", p.id)
 	}
+	delete(s.steps, p.id)
 	p.end(nil, f)
 	return nil
 }

@@ -62,7 +62,11 @@ func (s *Session) Generate(ctx context.Context, g Generation) (*Run, error) {
 	if len(g.Tokens) == 0 {
 		return nil, fault.New(workerpb.ErrorCode_ERROR_CODE_MALFORMED, "a run needs a token to begin with")
 	}
-	r := &Run{s: s, op: s.begin(), begun: time.Now()}
+	op, err := s.begin(uint64(len(g.Tokens)) + uint64(max(g.MaxTokens, 1)) - 1)
+	if err != nil {
+		return nil, err
+	}
+	r := &Run{s: s, op: op, begun: time.Now()}
 	last := (len(g.Tokens) - 1) / s.chunk() * s.chunk()
 	if err := r.op.chunks(ctx, g.Tokens[:last]); err != nil {
 		if late := r.op.finish(ctx, "the answer to prefill"); late != nil {
@@ -79,7 +83,7 @@ func (s *Session) Generate(ctx context.Context, g Generation) (*Run, error) {
 		sampling.AnswerStart = &start
 	}
 	r.step = &step{tokens: g.Tokens[last:], run: r}
-	err := r.op.submit(ctx, r.step, s.options.RunBudget, func(m *workerpb.Step) {
+	err = r.op.submit(ctx, r.step, s.options.RunBudget, func(m *workerpb.Step) {
 		m.Kind = &workerpb.Step_Generate{Generate: &workerpb.Generate{
 			Tokens: g.Tokens[last:], Sampling: sampling, MaxTokens: g.MaxTokens, StopTokens: g.StopTokens,
 			TokenBudget: durationpb.New(budget(ctx, s.options.TokenBudget)), IgnoreEog: g.IgnoreEnd,

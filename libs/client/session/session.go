@@ -75,7 +75,7 @@ type Session struct {
 	group  sync.WaitGroup        // sender and receiver
 
 	mu       sync.Mutex
-	wake     chan struct{} // closed and replaced at each change of what is below
+	wake     chan struct{}    // closed and replaced at each change of what is below
 	tokens   []uint32         // that all hops hold
 	chain    *cachehash.Chain // their hashes
 	doubtful []uint32         // tokens of steps that had no answer when the session ended
@@ -289,6 +289,9 @@ func (s *Session) Err() error {
 	}
 	return s.err
 }
+
+// Done is closed once the session is over and nothing more will come; Err says why.
+func (s *Session) Done() <-chan struct{} { return s.ended }
 
 // Draining is the hop that drains and when it closes its sessions; ok is false when none does.
 func (s *Session) Draining() (d *workerpb.Draining, ok bool) {

@@ -52,19 +52,20 @@ type operation struct {
 	steps  []*step
 }
 
-func (s *Session) begin() *operation {
+// begin checks that room tokens more fit into what was reserved.
+func (s *Session) begin(room uint64) (*operation, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &operation{s: s, after: s.applied, length: s.chain.Len()}
+	if length := s.chain.Len(); uint64(length)+room > uint64(s.options.ContextTokens) {
+		return nil, fault.New(workerpb.ErrorCode_ERROR_CODE_CONTEXT_OVERFLOW, "%d tokens and %d more do not fit into the %d that were reserved",
+			length, room, s.options.ContextTokens)
+	}
+	return &operation{s: s, after: s.applied, length: s.chain.Len()}, nil
 }
 
 // submit sends the next step of the operation once there is credit. fill sets the kind.
 func (o *operation) submit(ctx context.Context, p *step, allowance time.Duration, fill func(*workerpb.Step)) error {
 	s := o.s
-	if uint64(o.length)+uint64(len(p.tokens)) > uint64(s.options.ContextTokens) {
-		return fault.New(workerpb.ErrorCode_ERROR_CODE_CONTEXT_OVERFLOW, "%d tokens and %d more do not fit into the %d that were reserved",
-			o.length, len(p.tokens), s.options.ContextTokens)
-	}
 	allowance = budget(ctx, allowance)
 	p.wait = s.patience(allowance)
 	err := s.await(ctx, p.wait, "credit for a step", func() bool { return s.credit > 0 || s.err != nil || s.closed != nil || o.failure() != nil })
@@ -174,8 +175,11 @@ func (s *Session) cancelSteps(id uint64, undo bool) {
 //
 // Errors: CONTEXT_OVERFLOW and TOKEN_OUT_OF_RANGE of a step; all that ends a session.
 func (s *Session) Prefill(ctx context.Context, tokens []uint32) error {
-	o := s.begin()
-	err := o.chunks(ctx, tokens)
+	o, err := s.begin(uint64(len(tokens)))
+	if err != nil {
+		return err
+	}
+	err = o.chunks(ctx, tokens)
 	if late := o.finish(ctx, "the answer to prefill"); late != nil {
 		return late
 	}
@@ -185,8 +189,11 @@ func (s *Session) Prefill(ctx context.Context, tokens []uint32) error {
 // Truncate makes the caches shorter. A length at or above the present one does nothing; one that is out of reach is
 // CACHE_MISMATCH.
 func (s *Session) Truncate(ctx context.Context, length uint32) error {
-	o := s.begin()
-	err := o.submit(ctx, &step{}, s.options.StepBudget, func(m *workerpb.Step) {
+	o, err := s.begin(0)
+	if err != nil {
+		return err
+	}
+	err = o.submit(ctx, &step{}, s.options.StepBudget, func(m *workerpb.Step) {
 		m.Kind = &workerpb.Step_Truncate{Truncate: &workerpb.Truncate{Length: proto.Uint32(length)}}
 	})
 	if err != nil {
@@ -211,8 +218,11 @@ func (s *Session) Decode(ctx context.Context, tokens []uint32, want workerpb.Wan
 	case workerpb.Want_WANT_LOGITS_ALL:
 		p.most = 4 * uint64(s.route.Vocab) * rows
 	}
-	o := s.begin()
-	err := o.submit(ctx, p, s.options.StepBudget, func(m *workerpb.Step) {
+	o, err := s.begin(uint64(len(tokens)))
+	if err != nil {
+		return nil, err
+	}
+	err = o.submit(ctx, p, s.options.StepBudget, func(m *workerpb.Step) {
 		m.Kind = &workerpb.Step_Decode{Decode: &workerpb.Decode{Tokens: tokens, Want: want, Sampling: sampling}}
 	})
 	if err != nil {
