@@ -12,6 +12,7 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
 	"github.com/distributed-gguf-runtime/dgr/libs/native/tiny"
@@ -85,7 +86,7 @@ func (f *flags) run(cmd *cobra.Command) error {
 	}
 	bar := progressbar.NewOptions64(int64(s.Size()), progressbar.OptionSetWriter(cmd.ErrOrStderr()), progressbar.OptionShowBytes(true),
 		progressbar.OptionSetDescription("writing"), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionSetVisibility(terminal(os.Stderr)))
+		progressbar.OptionSetVisibility(term.IsTerminal(int(os.Stderr.Fd()))))
 	f.opts.Progress = func(done, _ uint64) { _ = bar.Set64(int64(done)) }
 	paths, err := tiny.WriteWith(cmd.Context(), f.out, s, f.opts)
 	_ = bar.Finish()
@@ -134,10 +135,4 @@ func (f *flags) spec() (tiny.Spec, error) {
 	}
 	s.Type = typ
 	return s, nil
-}
-
-// terminal says whether somebody watches.
-func terminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
