@@ -88,7 +88,7 @@ func (s *Shard) runLoad(l *load) {
 	}
 	defer s.mu.Unlock()
 	if err != nil {
-		l.finish(s.loadFailed(err))
+		l.finish(s.loadFailed(l, err))
 		return
 	}
 	event := tables.ShardEventLoaded
@@ -105,13 +105,15 @@ func (s *Shard) runLoad(l *load) {
 }
 
 // loadFailed fires what err means and returns it. The caller holds mu.
-func (s *Shard) loadFailed(err error) error {
+func (s *Shard) loadFailed(l *load, err error) error {
 	f := fault.Of(err)
 	event := tables.ShardEventLoadFailed
 	if errors.Is(err, engine.EngineFault) {
 		event = tables.ShardEventEngineLost
 	}
-	s.log.Error("the load failed", "cause", f.Error())
+	if l.restart { // whoever asked for any other load is told
+		s.log.Error("the lost engine could not be replaced", "cause", f.Error())
+	}
 	_ = s.fire(event, func() { s.why, s.load = f, nil })
 	return f
 }
@@ -137,7 +139,7 @@ func (s *Shard) bring(l *load) (Loaded, time.Duration, error) {
 	return loaded, health.Took, nil
 }
 
-// read opens, identifies and loads.
+// read opens, makes the engine, identifies and loads.
 func (s *Shard) read(l *load) (Loaded, error) {
 	if l.ctx.Err() != nil {
 		return Loaded{}, cancelled()
@@ -151,19 +153,27 @@ func (s *Shard) read(l *load) (Loaded, error) {
 		return Loaded{}, err
 	}
 	loaded := Loaded{Model: l.order.Model}
+	if loaded.Engine, loaded.Text, err = model.NewEngine(); err != nil {
+		return Loaded{}, err
+	}
+	if err = s.fill(l, model, layers, &loaded); err != nil {
+		s.closeEngine(loaded.Engine)
+		return Loaded{}, err
+	}
+	return loaded, nil
+}
+
+// fill identifies the model and gives it to the engine.
+func (s *Shard) fill(l *load, model Model, layers engine.LayerRange, loaded *Loaded) (err error) {
 	verifying := func(done, total uint64) {
 		s.progress(l, engine.LoadProgress{Phase: engine.LoadVerifying, Done: done, Total: total})
 	}
 	loaded.Fingerprint, loaded.Verified, err = model.Identify(l.ctx, layers, verifying)
 	if err != nil {
-		return Loaded{}, err
+		return err
 	}
 	if want := l.order.Fingerprint; want != nil && *want != loaded.Fingerprint {
-		return Loaded{}, engine.Errorf(engine.ShardMismatch, "%s has the fingerprint %x and %x was asked for; give the right file", l.order.Model, loaded.Fingerprint[:8], want[:8])
-	}
-	loaded.Engine, loaded.Text, err = model.NewEngine()
-	if err != nil {
-		return Loaded{}, err
+		return engine.Errorf(engine.ShardMismatch, "%s has the fingerprint %x and %x was asked for; give the right file", l.order.Model, loaded.Fingerprint[:8], want[:8])
 	}
 	request := s.options.Request
 	request.Paths, request.Layers = model.Paths(), layers
@@ -172,11 +182,7 @@ func (s *Shard) read(l *load) (Loaded, error) {
 			s.progress(l, p)
 		}
 	})
-	if err != nil {
-		s.closeEngine(loaded.Engine)
-		return Loaded{}, err
-	}
-	return loaded, nil
+	return err
 }
 
 // resolve gives an open end its number and refuses layers that the model has not.

@@ -22,7 +22,7 @@ func (s *Shard) fire(event tables.ShardEvent, prepare func()) error {
 			prepare()
 		}
 		if row.Next != s.state {
-			s.log.Info("shard", "from", s.state.String(), "event", event.String(), "to", row.Next.String())
+			s.log.Debug("shard", "from", s.state.String(), "event", event.String(), "to", row.Next.String())
 			s.state = row.Next
 			s.options.Observer.ShardState(row.Next)
 		}

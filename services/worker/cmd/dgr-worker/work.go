@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/libs/native/llama"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/admin"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/config"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/telemetry"
+)
+
+// Bounds of the end, beside the drain itself.
+const (
+	streamsBound = 2 * time.Second  // for streams to take their last message
+	closeBound   = 15 * time.Second // for the engine to come to rest
+)
+
+// worker is one running worker.
+type worker struct {
+	cfg     config.Config
+	log     *slog.Logger
+	shard   *shard.Shard
+	rooms   *rooms
+	grpc    *grpc.Server
+	admin   *admin.Server
+	address net.Listener
+	port    net.Listener // of the admin
+	end     ending
+}
+
+// work runs a worker from its configuration to its end.
+func work(p process, cfg config.Config) error {
+	log := telemetry.NewLogger(p.stderr, cfg.LogLevel, cfg.LogFormat)
+	slog.SetDefault(log)
+	address, err := listen("listen", cfg.Listen)
+	if err != nil {
+		return err
+	}
+	defer address.Close()
+	port, err := listen("admin", cfg.Admin)
+	if err != nil {
+		return err
+	}
+	defer port.Close()
+	if cfg.WorkerID == "" {
+		cfg.WorkerID = nameOf(address)
+	}
+	source := sourceOf(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var stdin io.Reader
+	if cfg.ExitWithStdin {
+		stdin = p.stdin
+	}
+	w := &worker{cfg: cfg, log: log.With("worker", cfg.WorkerID), address: address, port: port, end: watchEnd(ctx, p.signals, stdin)}
+	w.build(source)
+	return w.run(p, source)
+}
+
+// sourceOf is where models come from, and with them engines.
+func sourceOf(cfg config.Config) shard.Source {
+	if cfg.Engine == "fake" {
+		return &shard.Imaginary{}
+	}
+	return shard.Files{Engines: llama.New}
+}
+
+// build makes the rooms and joins them.
+func (w *worker) build(source shard.Source) {
+	metrics := telemetry.NewMetrics(telemetry.Build{Version: version, Engine: w.cfg.Engine, WorkerID: w.cfg.WorkerID})
+	w.rooms = newRooms(w.cfg, metrics, w.log)
+	w.shard = shard.New(shard.Options{
+		Residents: w.rooms, Log: w.log, Observer: metrics, Drain: w.cfg.Drain,
+		ProbeInterval: w.cfg.ProbeInterval, ProbeTimeout: w.cfg.ProbeTimeout, Request: requestOf(w.cfg),
+	})
+	w.grpc = w.rooms.server(w.shard, source)
+	w.admin = admin.New(admin.Options{
+		WorkerID: w.cfg.WorkerID, Shard: w.shard, Capability: w.rooms.capability, Sessions: w.rooms.list,
+		Metrics: metrics.Gatherer(), Log: w.log,
+	})
+}
+
+func requestOf(cfg config.Config) engine.LoadRequest {
+	return engine.LoadRequest{
+		ContextLimit: cfg.Context, Sessions: cfg.Sessions, BatchTokens: cfg.Batch, MicroBatch: cfg.MicroBatch, Threads: cfg.Threads,
+		CacheType: cfg.CacheType, FlashAttention: cfg.FlashAttention, MemoryMap: cfg.MemoryMap,
+	}
+}
+
+// run serves, loads, announces, and waits for the end, which it then carries out.
+func (w *worker) run(p process, source shard.Source) error {
+	ports, closePorts := context.WithCancel(context.Background())
+	failed := make(chan error, 2)
+	var servers sync.WaitGroup
+	servers.Go(func() { failed <- w.grpc.Serve(w.address) })
+	servers.Go(func() { failed <- w.admin.Serve(ports, w.port) })
+	w.log.Debug("listening", "address", w.address.Addr().String(), "admin", w.port.Addr().String())
+
+	err := w.serve(p, source, failed)
+	if err == nil || w.end.now.Err() == nil {
+		w.stopStreams()
+	}
+	closePorts()
+	err = errors.Join(err, w.close())
+	servers.Wait() // both ends are bounded
+	return err
+}
+
+// serve loads and waits until the end is asked for and every session has ended.
+func (w *worker) serve(p process, source shard.Source, failed <-chan error) error {
+	if w.cfg.Model != "" {
+		asked, err := w.load(p, source)
+		if err != nil || asked {
+			return err
+		}
+	}
+	select {
+	case patience := <-w.end.asked:
+		return w.drain(patience)
+	case err := <-failed:
+		return err
+	}
+}
+
+// load loads what the configuration names and announces it. It is true if the end was asked for meanwhile.
+func (w *worker) load(p process, source shard.Source) (bool, error) {
+	ctx, stop := context.WithCancel(w.end.now)
+	defer stop()
+	bar := newLoading(w.log.With("admin", w.port.Addr().String()), p.stderr)
+	order := shard.Order{Source: source, Model: w.cfg.Model, Layers: w.cfg.Layers}
+	done := make(chan error, 1)
+	go func() { done <- w.shard.Load(ctx, order, bar.show) }()
+	select {
+	case err := <-done:
+		bar.clear()
+		if err != nil {
+			return false, err
+		}
+	case <-w.end.asked:
+		w.log.Info("asked to end while loading")
+		stop()
+		<-done
+		bar.clear()
+		return true, nil
+	}
+	w.log.Info("ready", "address", w.address.Addr().String(), "admin", w.port.Addr().String())
+	status := w.shard.Status()
+	if !w.cfg.Announce || status.Loaded == nil {
+		return false, nil
+	}
+	return false, announce(p.stdout, w.cfg.WorkerID, w.address.Addr().String(), w.port.Addr().String(), status.Loaded)
+}
+
+// drain lets sessions end and waits for it. A shard that serves nothing has nothing to drain.
+func (w *worker) drain(patience time.Duration) error {
+	w.log.Info("draining")
+	if status, err := w.shard.Drain(patience); err != nil {
+		w.log.Info("nothing to drain", "state", status.State.String())
+		return nil
+	}
+	if err := w.shard.Unloaded(w.end.now); err != nil {
+		return context.Cause(w.end.now)
+	}
+	return nil
+}
+
+// stopStreams lets gRPC streams take their last message.
+func (w *worker) stopStreams() {
+	stopped := make(chan struct{})
+	go func() {
+		w.grpc.GracefulStop()
+		close(stopped)
+	}()
+	timer := time.NewTimer(streamsBound)
+	defer timer.Stop()
+	select {
+	case <-stopped:
+	case <-w.end.now.Done():
+		w.grpc.Stop()
+	case <-timer.C:
+		w.grpc.Stop()
+	}
+}
+
+// close gives everything up.
+func (w *worker) close() error {
+	w.grpc.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
+	defer cancel()
+	if w.end.now.Err() != nil {
+		cancel() // nobody waits any more
+	}
+	err := w.shard.Close(ctx)
+	w.rooms.close()
+	if w.end.now.Err() != nil {
+		return nil // the reason has been told
+	}
+	return err
+}
