@@ -1,8 +1,8 @@
 // Package config is everything that an operator can set on a worker: the options with their names, defaults and legal
 // values, and how flags, environment and a YAML file are laid over one another.
 //
-// It knows no other part of the worker: what an option does is the business of the room that receives it. It opens no
-// file but the configuration file.
+// What an option does is the business of the room that receives it; where such a room has a language of its own (as
+// chain.allow), that room reads it here too. The only file that is opened is the configuration file.
 package config
 
 import (

@@ -131,7 +131,7 @@ func TestEveryOptionHasALegalBound(t *testing.T) {
 		{"batch", "0", "1 to 65536"}, {"micro-batch", "0", "1 to 65536"}, {"cache-type", "f64", "q8_0"},
 		{"flash-attention", "auto", "true or false"}, {"mmap", "x", "true or false"}, {"deterministic", "x", "true or false"},
 		{"window-steps", "0", "1 to 4096"}, {"window-bytes", "1", "64KiB to 1TiB"}, {"window-bytes", "much", "16MiB"},
-		{"window-worker-bytes", "1MiB", "session's window"}, {"message-bytes", "5GiB", "below 4GiB"}, {"message-bytes", "1", "64KiB to 64MiB"},
+		{"window-worker-bytes", "1MiB", "session's window"}, {"message-bytes", "5GiB", "below 4GiB"}, {"message-bytes", "1", "128KiB to 64MiB"},
 		{"open-budget", "0s", "100ms to 5m"}, {"idle", "0s", "1s to 24h"}, {"linger", "-1s", "0s to 24h"}, {"drain", "25h", "0s to 24h"},
 		{"probe-interval", "1ms", "100ms to 1h"}, {"probe-timeout", "1h", "10ms to 1m"},
 		{"log-level", "loud", "debug, info, warn or error"}, {"log-format", "xml", "text or json"},

@@ -148,7 +148,7 @@ func limitOptions() []option {
 		size("window.worker_bytes", "windows of all sessions together", func(c *Config) *uint64 { return &c.WindowWorkerBytes }, 1<<16, 1<<44),
 		{key: "message_bytes", group: groupLimits, kind: "SIZE", usage: "greatest gRPC message; larger boundaries are framed",
 			value: func(c *Config) value { return (*bytes32)(&c.MessageBytes) },
-			legal: func(c Config) string { return sizeBetween(uint64(c.MessageBytes), 1<<16, 1<<26) }},
+			legal: func(c Config) string { return sizeBetween(uint64(c.MessageBytes), 1<<17, 1<<26) }},
 		span("open_budget", "longest time this hop takes to open a session", func(c *Config) *time.Duration { return &c.OpenBudget }, 100*time.Millisecond, 5*time.Minute),
 		span("idle", "a stream without a deadline may be silent for this long", func(c *Config) *time.Duration { return &c.Idle }, time.Second, 24*time.Hour),
 		span("linger", "longest time that a cache outlives its link", func(c *Config) *time.Duration { return &c.Linger }, 0, 24*time.Hour),

@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
 )
 
 const layersLegal = "FIRST:END with FIRST < END, or FIRST: for all the rest, as 0:3 or 3:"
@@ -185,26 +186,11 @@ func loopback(address string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// allowFault returns "" or what would be legal in chain.allow.
+// allowFault returns "" or what would be legal in chain.allow; the room that dials reads the language.
 func allowFault(entries []string) string {
-	for _, entry := range entries {
-		cut := strings.LastIndex(entry, ":")
-		if cut <= 0 {
-			return allowLegal(entry)
-		}
-		host, port := entry[:cut], entry[cut+1:]
-		if n, err := strconv.ParseUint(port, 10, 16); port != "*" && (err != nil || n == 0) {
-			return allowLegal(entry)
-		}
-		if strings.Contains(host, "/") {
-			if _, err := netip.ParsePrefix(strings.Trim(host, "[]")); err != nil {
-				return allowLegal(entry)
-			}
-		}
+	if _, err := chain.ParsePolicy(entries); err != nil {
+		reasons := strings.ReplaceAll(err.Error(), "\n", "; ")
+		return "HOST:PORT or NETWORK:PORT with commas between, PORT from 1 or *, as 10.1.0.0/16:7711 (" + reasons + ")"
 	}
 	return ""
-}
-
-func allowLegal(entry string) string {
-	return "HOST:PORT or NETWORK:PORT with commas between, PORT from 1 or *, as 10.1.0.0/16:7711; " + strconv.Quote(entry) + " is neither"
 }

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// actAsWorker makes this test program the worker itself, so that tests run the real binary's main in a process of its own.
+const actAsWorker = "DGR_TEST_ACT_AS_WORKER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(actAsWorker) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// bound is how long a test waits for a process; nothing here takes nearly as long.
+const bound = 30 * time.Second
+
+// child is a worker process.
+type child struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+	stderr bytes.Buffer
+	timer  *time.Timer
+	waited bool
+}
+
+// start runs the worker with args. It is killed, and waited for, at the end of the test.
+func start(t *testing.T, environ []string, args ...string) *child {
+	t.Helper()
+	c := &child{t: t, cmd: exec.Command(os.Args[0], args...)}
+	c.cmd.Env = append([]string{actAsWorker + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, environ...)
+	c.cmd.Stderr = &c.stderr
+	var err error
+	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.stdout = bufio.NewReader(out)
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.timer = time.AfterFunc(bound, func() { _ = c.cmd.Process.Kill() })
+	t.Cleanup(func() {
+		_ = c.cmd.Process.Kill() // most are gone by now
+		c.exit()
+	})
+	return c
+}
+
+// fake are the arguments of a worker with the fake engine on free ports.
+func fake(more ...string) []string {
+	return append([]string{"--engine", "fake", "--model", "fake:layers=5", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--announce"}, more...)
+}
+
+// ready waits for the announcement.
+func (c *child) ready() announcement {
+	c.t.Helper()
+	line, err := c.stdout.ReadString('\n')
+	if err != nil {
+		c.t.Fatalf("no announcement: %v; exit %d: %s", err, c.exit(), c.stderr.String())
+	}
+	var a announcement
+	if err := json.Unmarshal([]byte(line), &a); err != nil {
+		c.t.Fatalf("%q: %v", line, err)
+	}
+	return a
+}
+
+// exit waits for the process and returns its exit code; −1 after a signal.
+func (c *child) exit() int {
+	c.t.Helper()
+	if !c.waited {
+		c.waited = true
+		_, _ = io.Copy(io.Discard, c.stdout) // Wait must not close the pipe under a reader
+		_ = c.cmd.Wait()                     // the code below says it all
+		c.timer.Stop()
+	}
+	return c.cmd.ProcessState.ExitCode()
+}
+
+func (c *child) signal(s syscall.Signal) {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// sentences are the lines of standard error that are no log.
+func (c *child) sentences() []string {
+	var lines []string
+	for line := range strings.Lines(c.stderr.String()) {
+		if strings.HasPrefix(line, "dgr-worker: ") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// fails waits for the exit and checks that the process said nothing but one sentence with all words.
+func (c *child) fails(code int, words ...string) {
+	c.t.Helper()
+	if got := c.exit(); got != code {
+		c.t.Errorf("exit code %d, want %d", got, code)
+	}
+	text := c.stderr.String()
+	if strings.Count(text, "\n") != 1 || len(c.sentences()) != 1 {
+		c.t.Errorf("standard error is not one sentence:\n%s", text)
+	}
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			c.t.Errorf("standard error does not hold %q:\n%s", w, text)
+		}
+	}
+}
+
+// get asks the admin port.
+func get(t *testing.T, url string) (int, string) {
+	t.Helper()
+	client := http.Client{Timeout: bound, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(body)
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestAnnounceServeDrain(t *testing.T) {
+	c := start(t, nil, fake("--layers", "2:", "--worker-id", "w2")...)
+	a := c.ready()
+	if a.WorkerID != "w2" || a.Layers != "2:5" || a.NLayer != 5 || len(a.Fingerprint) != 64 || a.Address == a.Admin {
+		t.Errorf("announced %+v", a)
+	}
+	if status, body := get(t, "http://"+a.Admin+"/readyz"); status != 200 {
+		t.Errorf("readyz: %d %s", status, body)
+	}
+	if status, body := get(t, "http://"+a.Admin+"/v1/capability"); status != 200 || !strings.Contains(body, a.Fingerprint) {
+		t.Errorf("capability: %d %s", status, body)
+	}
+	if status, body := get(t, "http://"+a.Admin+"/metrics"); status != 200 || !strings.Contains(body, `dgr_worker_shard_state{state="READY"} 1`) {
+		t.Errorf("metrics: %d %s", status, body)
+	}
+	c.signal(syscall.SIGTERM)
+	if code := c.exit(); code != exitFine {
+		t.Errorf("exit code %d: %s", code, c.stderr.String())
+	}
+	if l, err := net.Listen("tcp", a.Address); err != nil {
+		t.Errorf("the port is still taken: %v", err)
+	} else {
+		l.Close()
+	}
+}
+
+func TestNameIsMadeOfMachineAndPort(t *testing.T) {
+	a := start(t, nil, fake()...).ready()
+	_, port, _ := net.SplitHostPort(a.Address)
+	if !strings.HasSuffix(a.WorkerID, "-"+port) {
+		t.Errorf("the worker on port %s is called %s", port, a.WorkerID)
+	}
+}
+
+func TestEndsWithStandardInput(t *testing.T) {
+	c := start(t, nil, fake("--exit-with-stdin")...)
+	c.ready()
+	if err := c.stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code := c.exit(); code != exitFine {
+		t.Errorf("exit code %d: %s", code, c.stderr.String())
+	}
+}
+
+func TestStandardInputIsNotAsked(t *testing.T) {
+	c := start(t, nil, fake()...)
+	a := c.ready()
+	if err := c.stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if status, _ := get(t, "http://"+a.Admin+"/livez"); status != 200 {
+		t.Errorf("livez: %d", status)
+	}
+}
+
+// A load that hangs must neither silence the admin port nor keep the process from ending.
+func TestSignalWhileLoading(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := l.Addr().String()
+	l.Close()
+	args := append(fake(), "--admin", admin, "--model", "fake:script=load stuck", "--log-level", "debug")
+	c := start(t, nil, args...)
+	for status := 0; status != 200; { // until the port is open
+		if conn, err := net.Dial("tcp", admin); err == nil {
+			conn.Close()
+			status, _ = get(t, "http://"+admin+"/livez")
+		}
+	}
+	if status, body := get(t, "http://"+admin+"/readyz"); status != 503 || !strings.Contains(body, `"state":"LOADING"`) {
+		t.Errorf("readyz: %d %s", status, body)
+	}
+	c.signal(syscall.SIGINT)
+	if code := c.exit(); code != exitFine {
+		t.Errorf("exit code %d: %s", code, c.stderr.String())
+	}
+}
+
+func TestBusyPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	busy := l.Addr().String()
+	start(t, nil, fake("--listen", busy)...).fails(exitFailed, busy, "in use", "--listen")
+	start(t, nil, fake("--admin", busy)...).fails(exitFailed, busy, "in use", "--admin")
+	start(t, nil, fake("--listen", "192.0.2.1:0", "--insecure")...).fails(exitFailed, "192.0.2.1:0", "no address of this machine")
+}
+
+func TestBadModel(t *testing.T) {
+	cut := filepath.Join(t.TempDir(), "cut.gguf")
+	if err := os.WriteFile(cut, []byte("GGUF\x03\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00\x01"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := func(path string) []string {
+		return []string{"--model", path, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}
+	}
+	start(t, nil, file(cut+".none")...).fails(exitFailed, cut+".none", "does not exist")
+	start(t, nil, file(cut)...).fails(exitFailed, cut)
+	start(t, nil, file(t.TempDir())...).fails(exitFailed)
+	start(t, nil, fake("--layers", "2:9")...).fails(exitFailed, "2:9", "0:5")
+	start(t, nil, append(fake(), "--model", "fake:layers=x")...).fails(exitFailed, "layers=x")
+	start(t, nil, append(fake(), "--model", "fake:script=load fail UNSUPPORTED_ARCHITECTURE")...).fails(exitFailed)
+	start(t, nil, append(fake(), "--model", "fake:script=probe lost")...).fails(exitFailed)
+}
+
+func TestBadConfiguration(t *testing.T) {
+	start(t, nil, "--bogus").fails(exitUsage, "--bogus", "--help")
+	start(t, nil, "serve").fails(exitUsage, "serve")
+	start(t, nil, fake("--sessions", "0")...).fails(exitUsage, "--sessions", "1 to 255")
+	start(t, []string{"DGR_CACHE_TYPE=q4"}, fake()...).fails(exitUsage, "DGR_CACHE_TYPE", "f16")
+	start(t, nil, fake("--config", "/none.yaml")...).fails(exitUsage, "/none.yaml", "does not exist")
+	start(t, nil, fake("--listen", "0.0.0.0:0")...).fails(exitUsage, "--listen", "--insecure")
+
+	c := start(t, []string{"DGR_THREADS=no"}, fake("--sessions", "0", "--layers", "3:1")...)
+	if code := c.exit(); code != exitUsage || len(c.sentences()) != 3 || strings.Count(c.stderr.String(), "\n") != 3 {
+		t.Errorf("exit code %d with three faults: %s", code, c.stderr.String())
+	}
+}
+
+func TestEnvironmentAndFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "worker.yaml")
+	yaml := "engine: fake\nmodel: fake:layers=7\nlayers: 1:6\nworker_id: from-file\nannounce: true\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\n"
+	if err := os.WriteFile(path, []byte(yaml), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := start(t, []string{"DGR_CONFIG=" + path, "DGR_LAYERS=2:6"}, "--worker-id", "from-flag").ready()
+	if a.WorkerID != "from-flag" || a.Layers != "2:6" || a.NLayer != 7 {
+		t.Errorf("announced %+v", a)
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	for flag, want := range map[string]string{"--help": "Exit codes:", "-h": "--chain-allow", "--version": "dgr-worker " + version} {
+		c := start(t, nil, flag)
+		var out strings.Builder
+		if _, err := c.stdout.WriteTo(&out); err != nil {
+			t.Fatal(err)
+		}
+		if code := c.exit(); code != exitFine || !strings.Contains(out.String(), want) || c.stderr.Len() > 0 {
+			t.Errorf("%s: exit code %d, %s%s", flag, code, out.String(), c.stderr.String())
+		}
+	}
+}
