@@ -38,6 +38,8 @@ type (
 	StopWork struct{}
 	// FreeWindow gives back what the session's window took from the worker's.
 	FreeWindow struct{}
+	// Metered is what the attempt that ends used here, once for each that opened.
+	Metered struct{ Usage *workerpb.Usage }
 	// Gone says that the session is over and can be forgotten.
 	Gone struct{}
 	// Impossible reports a transition that the table calls impossible.
@@ -54,6 +56,7 @@ func (HangUp) effect()     {}
 func (Submit) effect()     {}
 func (StopWork) effect()   {}
 func (FreeWindow) effect() {}
+func (Metered) effect()    {}
 func (Gone) effect()       {}
 func (Impossible) effect() {}
 

@@ -35,15 +35,26 @@ func (c *Core) endUp(reason workerpb.CloseReason, err *fault.Error) {
 		c.emit(EndUp{err})
 		return
 	}
-	c.opened = nil
+	used := c.meter()
 	closed := &workerpb.Closed{
-		Reason: reason, Usage: c.usage.proto(), Lingering: c.state == tables.SessionLingering && c.keeps(),
+		Reason: reason, Usage: used, Lingering: c.state == tables.SessionLingering && c.keeps(),
 	}
 	if err != nil {
 		closed.Error = err.Proto()
 	}
 	c.up(&workerpb.SessionResponse{Kind: &workerpb.SessionResponse_Closed{Closed: closed}})
 	c.emit(EndUp{err})
+}
+
+// meter reports what an attempt used, when it ends.
+func (c *Core) meter() *workerpb.Usage {
+	if c.opened == nil {
+		return nil
+	}
+	c.opened = nil
+	used := c.usage.proto()
+	c.emit(Metered{used})
+	return used
 }
 
 // keeps says whether there is a cache to linger with.
@@ -79,7 +90,8 @@ func (c *Core) closeDownstream() {
 
 // beginLinger keeps the cache for a greater attempt, if there is one to keep.
 func (c *Core) beginLinger() {
-	c.attached, c.opened, c.steps = false, nil, queue{}
+	c.meter()
+	c.attached, c.steps = false, queue{}
 	c.openDeadline, c.closeDeadline, c.restDeadline = time.Time{}, time.Time{}, time.Time{}
 	c.emit(FreeWindow{})
 	if !c.keeps() {
@@ -91,7 +103,8 @@ func (c *Core) beginLinger() {
 
 // freeAll gives everything back.
 func (c *Core) freeAll() {
-	c.attached, c.opened, c.steps = false, nil, queue{}
+	c.meter()
+	c.attached, c.steps = false, queue{}
 	c.openDeadline, c.closeDeadline, c.restDeadline, c.lingerDeadline = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	if c.job != nil || c.cache.reserved > 0 {
 		c.emit(Submit{Work{Kind: WorkRelease, Session: c.id}})

@@ -36,6 +36,7 @@ type opening struct {
 
 // beginOpening takes on an attempt. What an older one left in the cache stays for now.
 func (c *Core) beginOpening(o *workerpb.Open, window uint64) {
+	c.meter()
 	c.emit(Attach{})
 	c.attempt, c.open, c.attached, c.active = o.GetAttempt(), o, true, c.now
 	c.place = place{

@@ -1,0 +1,134 @@
+// Package rpc is the gRPC edge of a worker: the services of contracts/proto/dgr/worker/v1, grpc.health.v1 and reflection.
+//
+// It takes requests in, checks who asks and that nothing in them is unknown, and hands them to the room that knows the
+// answer. It decides nothing about sessions (package live and session) or the shard (package shard).
+//
+// A Session stream has two goroutines: the handler writes, a second one reads and never stops reading; both end with the
+// stream.
+package rpc
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session/live"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
+)
+
+// Shard is what the services need of the worker's shard; *shard.Shard is one. Of these only Load and Unload wait for the
+// engine.
+type Shard interface {
+	Status() shard.Status
+	Watch() (shard.Status, <-chan struct{})
+	Load(ctx context.Context, order shard.Order, progress func(shard.Status)) error
+	Unload(ctx context.Context) error
+	Drain(budget time.Duration) (shard.Status, error)
+}
+
+// Store turns the name of a LoadShard into an order. A name is never a path.
+type Store interface {
+	Order(name string) (shard.Order, error)
+}
+
+// Options are what the services need to know. All are required but Store, Authenticator, Authorizer and Log.
+type Options struct {
+	WorkerID      string
+	Build         *workerpb.Build
+	Shard         Shard
+	Directory     *live.Directory
+	Store         Store // nil: LoadShard is refused
+	Revisions     session.Revisions
+	Limits        session.Limits
+	Sessions      uint32 // at once
+	Context       uint32 // longest of a session, tokens
+	BatchTokens   uint32
+	WindowBytes   uint64 // sum of all windows
+	MessageBytes  uint32
+	Drain         time.Duration // where Drain is asked for without a budget
+	Keepalive     time.Duration
+	Authenticator Authenticator // nil: everybody is nobody in particular
+	Authorizer    Authorizer    // nil: everything is allowed
+	Log           *slog.Logger
+}
+
+// Server is the services of one worker.
+type Server struct {
+	options Options
+	grpc    *grpc.Server
+	health  *health.Server
+	end     context.CancelFunc
+	watched chan struct{} // closed when the health watcher has ended
+}
+
+// openBound is how long a stream may be silent before its Open.
+const openBound = 10 * time.Second
+
+// New makes the services and registers them; serve with GRPC().Serve, end with Close.
+func New(options Options, more ...grpc.ServerOption) *Server {
+	if options.Log == nil {
+		options.Log = slog.New(slog.DiscardHandler)
+	}
+	if options.Authenticator == nil {
+		options.Authenticator = anybody{}
+	}
+	if options.Authorizer == nil {
+		options.Authorizer = anything{}
+	}
+	s := &Server{options: options, health: health.NewServer(), watched: make(chan struct{})}
+	size := int(options.MessageBytes) + 64<<10 // what a message holds beside its payload
+	s.grpc = grpc.NewServer(append([]grpc.ServerOption{
+		grpc.MaxRecvMsgSize(size), grpc.MaxSendMsgSize(size),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: options.Keepalive, Timeout: options.Keepalive / 2}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: options.Keepalive / 4, PermitWithoutStream: true}),
+		grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream),
+	}, more...)...)
+	workerpb.RegisterWorkerServiceServer(s.grpc, &workerService{server: s})
+	workerpb.RegisterShardServiceServer(s.grpc, &shardService{server: s})
+	workerpb.RegisterTextServiceServer(s.grpc, &textService{server: s})
+	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	ctx, cancel := context.WithCancel(context.Background())
+	s.end = cancel
+	go s.watch(ctx)
+	return s
+}
+
+// GRPC is the server with all services on it.
+func (s *Server) GRPC() *grpc.Server { return s.grpc }
+
+// Close stops serving: streams and calls that run are cut off.
+func (s *Server) Close() {
+	s.end()
+	<-s.watched
+	s.health.Shutdown()
+	s.grpc.Stop()
+}
+
+// watch keeps grpc.health.v1 true.
+func (s *Server) watch(ctx context.Context) {
+	defer close(s.watched)
+	for {
+		status, changed := s.options.Shard.Watch()
+		serving := grpc_health_v1.HealthCheckResponse_NOT_SERVING
+		if status.Ready {
+			serving = grpc_health_v1.HealthCheckResponse_SERVING
+		}
+		for _, name := range []string{"", workerpb.WorkerService_ServiceDesc.ServiceName, workerpb.TextService_ServiceDesc.ServiceName} {
+			s.health.SetServingStatus(name, serving)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package rpc
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/distributed-gguf-runtime/dgr/gen/tables"
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session/live"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
+)
+
+// workerService is WorkerService.
+type workerService struct {
+	workerpb.UnimplementedWorkerServiceServer
+	server *Server
+}
+
+func (w *workerService) GetCapability(context.Context, *workerpb.GetCapabilityRequest) (*workerpb.GetCapabilityResponse, error) {
+	return &workerpb.GetCapabilityResponse{Capability: w.server.Capability()}, nil
+}
+
+func (w *workerService) GetHealth(context.Context, *workerpb.GetHealthRequest) (*workerpb.GetHealthResponse, error) {
+	return &workerpb.GetHealthResponse{Health: w.server.healthNow(w.server.options.Shard.Status())}, nil
+}
+
+func (w *workerService) WatchHealth(_ *workerpb.WatchHealthRequest, stream grpc.ServerStreamingServer[workerpb.WatchHealthResponse]) error {
+	for {
+		status, changed := w.server.options.Shard.Watch()
+		if err := stream.Send(&workerpb.WatchHealthResponse{Health: w.server.healthNow(status)}); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
+}
+
+// Session writes what the session says; a goroutine of its own reads.
+func (w *workerService) Session(stream grpc.BidiStreamingServer[workerpb.SessionRequest, workerpb.SessionResponse]) error {
+	u := w.server.options.Directory.Stream()
+	late := time.AfterFunc(openBound, func() {
+		w.server.options.Directory.Refuse(u, fault.New(workerpb.ErrorCode_ERROR_CODE_DEADLINE_EXCEEDED, "no open came for %v", openBound))
+	})
+	go w.read(stream, u, late) // ends with the stream, which ends with this handler at the latest
+	for {
+		m, ok := u.Next(stream.Context())
+		if !ok {
+			break
+		}
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+	}
+	late.Stop()
+	if err := u.Status(); err != nil {
+		return err
+	}
+	return stream.Context().Err()
+}
+
+// read hands every message on until the stream ends.
+func (w *workerService) read(stream grpc.BidiStreamingServer[workerpb.SessionRequest, workerpb.SessionResponse], u *live.Upstream, late *time.Timer) {
+	defer u.Ended()
+	defer late.Stop()
+	first := true
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		if first {
+			late.Stop()
+			first = false
+			if err := w.mayOpen(stream.Context(), m.GetOpen()); err != nil {
+				w.server.options.Directory.Refuse(u, fault.Of(err))
+				continue
+			}
+		}
+		u.Receive(m)
+	}
+}
+
+// mayOpen asks whether the caller may open: as a hop, or as a driver.
+func (w *workerService) mayOpen(ctx context.Context, o *workerpb.Open) error {
+	what := OperationSession
+	if o.GetHeld() != nil || o.GetRing() != nil {
+		what = OperationChain
+	}
+	return w.server.allow(ctx, what)
+}
+
+func (w *workerService) CancelSession(_ context.Context, r *workerpb.CancelSessionRequest) (*workerpb.CancelSessionResponse, error) {
+	err := w.gone(r.GetSessionId(), r.GetSessionKey(), r.Attempt, tables.SessionEventCancelSession)
+	return &workerpb.CancelSessionResponse{}, err
+}
+
+func (w *workerService) ReleaseSession(_ context.Context, r *workerpb.ReleaseSessionRequest) (*workerpb.ReleaseSessionResponse, error) {
+	err := w.gone(r.GetSessionId(), r.GetSessionKey(), r.Attempt, tables.SessionEventReleaseSession)
+	return &workerpb.ReleaseSessionResponse{}, err
+}
+
+func (w *workerService) gone(id, key []byte, attempt *uint64, event tables.SessionEvent) error {
+	switch {
+	case len(id) != 16:
+		return fault.New(workerpb.ErrorCode_ERROR_CODE_MALFORMED, "session_id must be 16 bytes")
+	case len(key) != 32:
+		return fault.New(workerpb.ErrorCode_ERROR_CODE_MALFORMED, "session_key must be 32 bytes")
+	}
+	if err := w.server.options.Directory.Gone(engine.SessionID(id), key, attempt, event); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (w *workerService) GetMetrics(context.Context, *workerpb.GetMetricsRequest) (*workerpb.GetMetricsResponse, error) {
+	return w.server.options.Directory.Metrics(), nil
+}
+
+// healthNow is the report of a status.
+func (s *Server) healthNow(status shard.Status) *workerpb.Health {
+	h := &workerpb.Health{Ready: status.Ready, State: stateOf(status.State), Instance: status.Instance[:]}
+	if status.Probed {
+		h.ProbeAge, h.ProbeTook = durationpb.New(status.ProbeAge), durationpb.New(status.ProbeTook)
+	}
+	if status.Err != nil && !status.Ready {
+		h.Error = status.Err.Proto()
+	}
+	if status.State == tables.ShardLoading {
+		h.Progress = progressOf(status)
+	}
+	if status.State == tables.ShardDraining {
+		h.DrainLeft = durationpb.New(status.DrainLeft)
+	}
+	h.Use = s.options.Directory.Use(s.room())
+	return h
+}
+
+// room is the tokens that can be reserved.
+func (s *Server) room() uint64 { return uint64(s.options.Sessions) * uint64(s.options.Context) }
+
+// stateOf is a state of the shard table on the wire.
+func stateOf(state tables.ShardState) workerpb.ShardState {
+	return workerpb.ShardState(workerpb.ShardState_value["SHARD_STATE_"+state.String()])
+}
+
+func progressOf(status shard.Status) *workerpb.LoadProgress {
+	p := status.Progress
+	return &workerpb.LoadProgress{Phase: workerpb.LoadPhase(p.Phase), Done: p.Done, Total: p.Total}
+}

@@ -1,0 +1,202 @@
+// Package live runs sessions: it joins each session.Core with its streams, its link, the scheduler and the clock, and keeps
+// the directory of the sessions of a shard.
+//
+// A session is a monitor, not a goroutine: whoever has news for it (a stream's reader, a link's reader, the scheduler, a
+// timer) takes its lock, hands the news to the core and carries out the effects, none of which waits. So a token passes a
+// hop without changing goroutines more often than the engine needs.
+//
+// Locks are taken in the order session, directory. What must stay out: every decision (package session) and gRPC (package
+// rpc).
+package live
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/batch"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
+)
+
+// Observer hears what happens, for metrics. Its methods return at once.
+type Observer interface {
+	batch.Observer
+	SessionOpened()
+	SessionClosed(reason string)
+	Error(code string)
+	Impossible(table, state, event string)
+}
+
+// Options are what a directory needs to know. All are required but Observer.
+type Options struct {
+	WorkerID      string
+	Revisions     session.Revisions
+	Limits        session.Limits
+	WindowBytes   uint64 // sum of all windows
+	BatchTokens   int    // most rows of one native call
+	Deterministic bool
+	Chained       bool // chain.allow lists something
+	Dialer        *chain.Dialer
+	Log           *slog.Logger
+	Observer      Observer
+}
+
+// Directory is the sessions on one shard; it is the shard's Residents. All methods may be called from any goroutine.
+type Directory struct {
+	options Options
+
+	mu       sync.Mutex
+	sessions map[engine.SessionID]*Session
+	shard    *residence // nil: no shard
+	drained  time.Time  // when sessions will be closed; zero: not draining
+	windows  uint64     // bytes granted
+	changed  chan struct{}
+	totals   totals
+}
+
+// residence is a shard in service.
+type residence struct {
+	loaded    shard.Loaded
+	hop       *session.Hop
+	scheduler *batch.Scheduler
+}
+
+// New makes an empty directory without a shard.
+func New(options Options) *Directory {
+	if options.Observer == nil {
+		options.Observer = deaf{}
+	}
+	return &Directory{options: options, sessions: map[engine.SessionID]*Session{}, changed: make(chan struct{})}
+}
+
+var _ shard.Residents = (*Directory)(nil)
+
+// Settle takes a fresh engine into service.
+func (d *Directory) Settle(l shard.Loaded) {
+	hop := &session.Hop{
+		WorkerID: d.options.WorkerID, Instance: l.Instance, Fingerprint: l.Fingerprint, Shard: l.Info,
+		Revisions: d.options.Revisions, Limits: d.options.Limits, Features: d.Features(l.Engine.Capabilities()),
+	}
+	scheduler := batch.New(l.Engine, batch.Options{
+		Tokens: d.options.BatchTokens, Deterministic: d.options.Deterministic, Limit: 4096, Observer: d.options.Observer, Lost: l.Lost,
+	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shard, d.drained = &residence{l, hop, scheduler}, time.Time{}
+}
+
+// Drain refuses new sessions, tells the open ones and ends those that linger.
+func (d *Directory) Drain(left time.Duration) {
+	d.mu.Lock()
+	d.drained = time.Now().Add(left)
+	d.mu.Unlock()
+	for _, s := range d.all() {
+		s.drain(left)
+	}
+}
+
+// Empty waits until there is no session.
+func (d *Directory) Empty(ctx context.Context) error {
+	for {
+		d.mu.Lock()
+		n, changed := len(d.sessions), d.changed
+		d.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Evict ends every session with why and waits until nobody uses the engine.
+func (d *Directory) Evict(ctx context.Context, why *fault.Error) {
+	d.mu.Lock()
+	gone := d.shard
+	d.shard = nil
+	d.mu.Unlock()
+	if gone == nil {
+		return
+	}
+	for _, s := range d.all() {
+		s.end(why)
+	}
+	if err := gone.scheduler.Close(ctx); err != nil {
+		d.options.Log.Error("the engine does not come to rest", "cause", err)
+	}
+}
+
+// Sessions is how many there are, lingering ones included.
+func (d *Directory) Sessions() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.sessions)
+}
+
+func (d *Directory) all() []*Session {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := make([]*Session, 0, len(d.sessions))
+	for _, s := range d.sessions {
+		all = append(all, s)
+	}
+	return all
+}
+
+// Features are what a worker with this engine can do.
+func (d *Directory) Features(c engine.Capabilities) []*workerpb.Feature {
+	on := func(name string) *workerpb.Feature {
+		return &workerpb.Feature{Name: name, Status: workerpb.FeatureStatus_FEATURE_STATUS_ON}
+	}
+	not := func(name string, status workerpb.FeatureStatus, reason string) *workerpb.Feature {
+		return &workerpb.Feature{Name: name, Status: status, Reason: reason}
+	}
+	off, kept := workerpb.FeatureStatus_FEATURE_STATUS_OFF, workerpb.FeatureStatus_FEATURE_STATUS_RESERVED
+	chained := on("chain")
+	if !d.options.Chained {
+		chained = not("chain", off, "chain.allow of this worker lists nobody")
+	}
+	list := []*workerpb.Feature{
+		on("session"), chained, on("hub"), on("text.tokenize"),
+		not("ring", off, "this version sends tokens up the chain alone"),
+		not("text.chat", off, "this version renders no chat templates"),
+		not("cache.prefix", off, "this version keeps no prefixes"),
+		not("cache.marks", off, "this version goes back only where the engine's cache can"),
+	}
+	list = append(list, engineFeature(c, engine.FeatureGrammar), engineFeature(c, engine.FeatureLogprobs))
+	for _, name := range []string{"boundary.f16", "boundary.bf16", "boundary.stripes", "mtp", "auxiliary_state"} {
+		list = append(list, not(name, kept, "no revision says what it means"))
+	}
+	return list
+}
+
+// engineFeature is what the engine says about one of its features.
+func engineFeature(c engine.Capabilities, name string) *workerpb.Feature {
+	for _, f := range c.Features {
+		if f.Name == name {
+			return &workerpb.Feature{Name: name, Status: workerpb.FeatureStatus(f.Status), Reason: f.Reason}
+		}
+	}
+	return &workerpb.Feature{
+		Name: name, Status: workerpb.FeatureStatus_FEATURE_STATUS_OFF, Reason: "the engine " + c.Name + " does not have it",
+	}
+}
+
+// deaf is no observer.
+type deaf struct{}
+
+func (deaf) Batch(int, int, time.Duration)     {}
+func (deaf) Queued(int)                        {}
+func (deaf) SessionOpened()                    {}
+func (deaf) SessionClosed(string)              {}
+func (deaf) Error(string)                      {}
+func (deaf) Impossible(string, string, string) {}

@@ -1,0 +1,258 @@
+package live
+
+import (
+	"sync"
+	"time"
+
+	"github.com/distributed-gguf-runtime/dgr/gen/tables"
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/batch"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
+)
+
+// Session is one session that the worker holds.
+type Session struct {
+	directory *Directory
+	residence *residence
+	id        engine.SessionID
+	began     time.Time
+
+	mu        sync.Mutex
+	core      *session.Core
+	upstream  *Upstream   // of the present attempt; nil: none
+	offering  *Upstream   // whose message is in hand
+	link      *chain.Link // to the next hop; nil: none
+	address   string      // of the next hop
+	window    uint64      // bytes taken for the present attempt
+	offered   uint64      // bytes taken for the Open in hand
+	lingering time.Time   // since when; zero: not
+	active    time.Time
+	timer     *time.Timer
+	armed     time.Time // when the timer fires; zero: it does not
+	over      bool
+}
+
+func newSession(d *Directory, r *residence, id engine.SessionID, key []byte) *Session {
+	now := time.Now()
+	s := &Session{directory: d, residence: r, id: id, began: now, active: now, core: session.New(r.hop, id, key)}
+	s.timer = time.AfterFunc(time.Hour, s.tick)
+	s.timer.Stop()
+	return s
+}
+
+// do hands one input to the core and carries out what it says. The caller holds mu.
+func (s *Session) do(effects []session.Effect) {
+	for {
+		failed := s.apply(effects)
+		if len(failed) == 0 {
+			break
+		}
+		for _, o := range failed { // at most one: a session has one call at a time
+			effects = s.core.Outcome(time.Now(), o)
+		}
+	}
+	s.note()
+	s.arm()
+}
+
+// note keeps what others look at.
+func (s *Session) note() {
+	lingers := s.core.State() == tables.SessionLingering
+	if lingers && s.lingering.IsZero() {
+		s.lingering = time.Now()
+	} else if !lingers {
+		s.lingering = time.Time{}
+	}
+}
+
+// arm sets the timer, if it would fire too late.
+func (s *Session) arm() {
+	at := s.core.Alarm()
+	if s.over || at.IsZero() || !s.armed.IsZero() && !at.Before(s.armed) {
+		return
+	}
+	s.armed = at
+	s.timer.Reset(time.Until(at))
+}
+
+// tick is the timer's. An alarm that was put off in the meantime is set anew.
+func (s *Session) tick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.armed = time.Time{}
+	if s.over {
+		return
+	}
+	now := time.Now()
+	if at := s.core.Alarm(); !at.IsZero() && !now.Before(at) {
+		s.do(s.core.Tick(now))
+		return
+	}
+	s.arm()
+}
+
+// open offers an Open to the core; it is false when the session was gone already.
+func (s *Session) open(u *Upstream, open *workerpb.Open) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return false
+	}
+	now := time.Now()
+	s.offering, s.active = u, now
+	s.offered = s.directory.window(s.residence.hop.Limits.WindowBytes)
+	s.do(s.core.Open(now, open, s.offered))
+	s.directory.freeWindow(s.offered) // unless Attach took it over
+	s.offering, s.offered = nil, 0
+	return true
+}
+
+func (s *Session) received(u *Upstream, m *workerpb.SessionRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.upstream != u {
+		return // ended, or superseded
+	}
+	s.offering, s.active = u, time.Now()
+	s.do(s.core.Upstream(s.active, m))
+	s.offering = nil
+}
+
+func (s *Session) upstreamEnded(u *Upstream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.upstream == u {
+		s.upstream = nil
+		s.do(s.core.UpstreamEnded(time.Now()))
+	}
+}
+
+// drain tells the upstream; a session that lingers ends at once, for no attempt can come any more.
+func (s *Session) drain(left time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return
+	}
+	if s.core.State() == tables.SessionLingering {
+		s.do(s.core.Evict(time.Now()))
+		return
+	}
+	s.do(s.core.Draining(time.Now(), left))
+}
+
+// end ends the session with an error of the whole shard.
+func (s *Session) end(why *fault.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return
+	}
+	if why.Code == workerpb.ErrorCode_ERROR_CODE_ENGINE_FAULT {
+		s.do(s.core.EngineLost(time.Now(), why))
+		return
+	}
+	s.do(s.core.DrainDeadline(time.Now()))
+}
+
+// gone ends the session for a caller who must have its key; attempt, if not nil, bounds the attempts that it means.
+func (s *Session) gone(key []byte, attempt *uint64, event tables.SessionEvent) *fault.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return nil
+	}
+	if !s.core.Owns(key) {
+		return fault.New(workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, "session %v has another key", s.id)
+	}
+	if attempt == nil || s.core.Attempt() <= *attempt {
+		s.do(s.core.End(time.Now(), event))
+	}
+	return nil
+}
+
+// lingers is since when the session lingers; zero when it does not.
+func (s *Session) lingers() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lingering
+}
+
+func (s *Session) evict() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || s.core.State() != tables.SessionLingering {
+		return false
+	}
+	s.do(s.core.Evict(time.Now()))
+	return true
+}
+
+// outcome is the end of a call of the engine.
+func (s *Session) outcome(o session.Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.do(s.core.Outcome(time.Now(), o))
+	}
+}
+
+// RoundTrip is part of chain.Handler, as are Received and Ended.
+func (s *Session) RoundTrip(l *chain.Link, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link == l {
+		s.core.RoundTrip(d)
+	}
+}
+
+// Received is a message of the next hop.
+func (s *Session) Received(l *chain.Link, m *workerpb.SessionResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link == l {
+		s.do(s.core.Downstream(time.Now(), m))
+	}
+}
+
+// Ended is the end of the link.
+func (s *Session) Ended(l *chain.Link, opened bool, err *fault.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link != l {
+		return
+	}
+	s.link = nil
+	if opened {
+		s.do(s.core.DownstreamEnded(time.Now(), err))
+		return
+	}
+	if err == nil {
+		err = fault.New(workerpb.ErrorCode_ERROR_CODE_INTERNAL, "the hop at %s ended the stream without an answer", s.address)
+	}
+	s.do(s.core.Unreachable(time.Now(), err))
+}
+
+// job turns the core's work into the scheduler's.
+func (s *Session) job(w session.Work) *batch.Job {
+	j := &batch.Job{Session: w.Session, Context: w.Context, Step: w.Step, Length: w.Length}
+	switch w.Kind {
+	case session.WorkOpen:
+		j.Kind = batch.Open
+		j.Retry = func() bool { return s.directory.evictOldest(s) }
+	case session.WorkStep:
+		j.Kind = batch.Step
+	case session.WorkTruncate:
+		j.Kind = batch.Truncate
+	case session.WorkRelease:
+		j.Kind = batch.Release
+		return j
+	}
+	j.Done = func(o batch.Outcome) {
+		s.outcome(session.Outcome{Kind: w.Kind, Err: o.Err, Cache: o.Cache, Result: o.Result})
+	}
+	return j
+}

@@ -1,0 +1,72 @@
+package live
+
+import (
+	"context"
+	"sync"
+
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain/outbox"
+)
+
+// outboxLimit is how many responses may wait for one stream; room for responses keeps it far below.
+const outboxLimit = 8192
+
+// Upstream is the stream of one attempt, seen from its session: where responses go. Whoever serves the stream takes them
+// with Next, and hands every message to Receive, from one goroutine each.
+type Upstream struct {
+	directory *Directory
+	out       *outbox.Outbox[*workerpb.SessionResponse]
+
+	session *Session // set by the first message; used by the reader alone
+
+	mu  sync.Mutex
+	end *fault.Error
+}
+
+// Stream makes the upstream of a stream that has just begun.
+func (d *Directory) Stream() *Upstream {
+	return &Upstream{directory: d, out: outbox.New[*workerpb.SessionResponse](outboxLimit)}
+}
+
+// Receive takes a message of the stream.
+func (u *Upstream) Receive(m *workerpb.SessionRequest) {
+	if u.session == nil {
+		u.directory.First(u, m)
+		return
+	}
+	u.session.received(u, m)
+}
+
+// Ended says that nothing more comes from the stream.
+func (u *Upstream) Ended() {
+	u.out.Drop()
+	if u.session != nil {
+		u.session.upstreamEnded(u)
+	}
+}
+
+// Next waits for a response to send; it is false when the stream is to end, or with ctx.
+func (u *Upstream) Next(ctx context.Context) (*workerpb.SessionResponse, bool) {
+	return u.out.Take(ctx)
+}
+
+// Status is how the stream ends, once Next is false: nil is OK.
+func (u *Upstream) Status() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.end == nil {
+		return nil
+	}
+	return u.end
+}
+
+// finish ends the stream behind what is queued. The first one counts.
+func (u *Upstream) finish(err *fault.Error) {
+	u.mu.Lock()
+	if u.end == nil {
+		u.end = err
+	}
+	u.mu.Unlock()
+	u.out.Finish()
+}
