@@ -12,6 +12,8 @@ import (
 	"github.com/magefile/mage/mg"
 
 	"github.com/distributed-gguf-runtime/dgr/tools/generate"
+	"github.com/distributed-gguf-runtime/dgr/tools/programs"
+	"github.com/distributed-gguf-runtime/dgr/tools/record"
 	"github.com/distributed-gguf-runtime/dgr/tools/task"
 	"github.com/distributed-gguf-runtime/dgr/tools/verify"
 	"github.com/distributed-gguf-runtime/dgr/tools/workspace"
@@ -40,6 +42,56 @@ func Lint(ctx context.Context) error {
 	l := task.New(os.Stdout)
 	verify.Lint(ctx, w, l)
 	return l.End()
+}
+
+// Build builds dgr and dgr-worker into .build/bin.
+func Build(ctx context.Context) error {
+	return timed("build", func(w *workspace.Workspace) error { return programs.Build(ctx, w) })
+}
+
+// Demo answers a prompt with the embedded model over two workers on this machine.
+func Demo(ctx context.Context) error {
+	return timed("demo", func(w *workspace.Workspace) error { return programs.Demo(ctx, w) })
+}
+
+// Offline runs the tests again with every way out of the machine closed.
+func Offline(ctx context.Context) error {
+	w, err := workspace.Open(".")
+	if err != nil {
+		return err
+	}
+	return verify.Offline(ctx, w)
+}
+
+// Gates runs the quality gates of the default class, as prd.json has them.
+func Gates(ctx context.Context) error {
+	w, err := workspace.Open(".")
+	if err != nil {
+		return err
+	}
+	p, err := record.Read(w)
+	if err != nil {
+		return err
+	}
+	return record.RunGates(ctx, w, p, record.Default, os.Stdout)
+}
+
+// Evidence keeps the record honest.
+type Evidence mg.Namespace
+
+// Verify finds what prd.json claims and its evidence does not show.
+func (Evidence) Verify(ctx context.Context) error {
+	return timed("evidence", func(w *workspace.Workspace) error { return record.Verify(ctx, w) })
+}
+
+// Model trains the embedded model.
+type Model mg.Namespace
+
+// Train trains the embedded model anew into the user's cache; it takes long and changes no tracked file.
+func (Model) Train(ctx context.Context) error {
+	return timed("train the embedded model", func(w *workspace.Workspace) error {
+		return w.Run(ctx, "", nil, "go", "run", "./tools/modeltrain")
+	})
 }
 
 // Native builds and tests the native library.

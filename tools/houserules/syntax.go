@@ -137,3 +137,46 @@ func root(e ast.Expr) *ast.Ident {
 		}
 	}
 }
+
+// rootless finds contexts that are made out of nothing, save those that begin an owner's life.
+func (h *House) rootless(f *sourcetree.File) []Finding {
+	lives := map[token.Pos]bool{}
+	ast.Inspect(f.Syntax, func(n ast.Node) bool {
+		s, ok := n.(*ast.AssignStmt)
+		if !ok || len(s.Lhs) != 2 || len(s.Rhs) != 1 || !field(s.Lhs[0]) || !field(s.Lhs[1]) {
+			return true
+		}
+		made, ok := s.Rhs[0].(*ast.CallExpr)
+		if !ok || len(made.Args) != 1 || !h.is(made.Fun, "context", "WithCancel", "WithCancelCause") {
+			return true
+		}
+		if from, ok := made.Args[0].(*ast.CallExpr); ok && h.is(from.Fun, "context", "Background") {
+			lives[from.Pos()] = true
+		}
+		return true
+	})
+	var found []Finding
+	ast.Inspect(f.Syntax, func(n ast.Node) bool {
+		if e, ok := n.(*ast.SelectorExpr); ok && !lives[e.Pos()] && h.is(e, "context", "Background", "TODO") {
+			found = append(found, Finding{h.tree.At(e), "context." + e.Sel.Name})
+		}
+		return true
+	})
+	return found
+}
+
+// is says whether an expression names one of the things of an imported package.
+func (h *House) is(e ast.Expr, imported string, names ...string) bool {
+	s, ok := e.(*ast.SelectorExpr)
+	if !ok || !slices.Contains(names, s.Sel.Name) {
+		return false
+	}
+	x, ok := s.X.(*ast.Ident)
+	return ok && h.names.Imported(x) == imported
+}
+
+// field says whether an expression is a field of something.
+func field(e ast.Expr) bool {
+	_, ok := e.(*ast.SelectorExpr)
+	return ok
+}
