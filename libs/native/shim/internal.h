@@ -88,7 +88,11 @@ std::vector<own_tensor> own_tensors(const llama_model * model);
 // touch reads one byte of each page of the own tensors in. Throws failure(DGR_CANCELLED).
 void touch(const std::vector<own_tensor> & tensors, dgr_progress progress, uintptr_t user);
 
-// measure fills all of *out but cache and compute.
+// drop_foreign lets go of pages of the mapped files that hold no own tensor: the kernel maps the neighbours of a page that
+// is read, as far as they are in its cache. They come back if they are ever read.
+void drop_foreign(const std::vector<own_tensor> & tensors);
+
+// measure_weights fills all of *out but cache and compute.
 void measure_weights(const std::vector<own_tensor> & tensors, dgr_memory * out);
 
 // available_memory is what the system can still give this process, in bytes; UINT64_MAX: not known.

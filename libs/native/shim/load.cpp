@@ -57,7 +57,11 @@ header read_header(const char * path, const dgr::log_buffer & log) {
     if (id < 0 || gguf_get_kv_type(g.get(), id) != GGUF_TYPE_STRING) {
         throw failure(DGR_BAD_MODEL_FILE, format("%s names no architecture", path));
     }
-    h.architecture         = gguf_get_val_str(g.get(), id);
+    h.architecture = gguf_get_val_str(g.get(), id);
+    if (!llama_shard_arch_supported(h.architecture.c_str())) {
+        throw failure(DGR_UNSUPPORTED_ARCHITECTURE,
+                      format("architecture %s is not adapted for shards in this build", h.architecture.c_str()));
+    }
     const uint32_t layers  = number(g.get(), h.architecture + ".block_count", 0);
     const uint32_t drafted = number(g.get(), h.architecture + ".nextn_predict_layers", 0);
     if (layers <= drafted) {
@@ -85,10 +89,6 @@ void check_params(const dgr_load_params & p) {
 }
 
 void check_cut(const header & h, const dgr_load_params & p) {
-    if (!llama_shard_arch_supported(h.architecture.c_str())) {
-        throw failure(DGR_UNSUPPORTED_ARCHITECTURE,
-                      format("architecture %s is not adapted for shards in this build", h.architecture.c_str()));
-    }
     const uint32_t end = p.layer_end == 0 ? h.n_layer : p.layer_end;
     if (p.layer_first >= end || end > h.n_layer) {
         throw failure(DGR_SHARD_MISMATCH,
@@ -239,6 +239,7 @@ dgr_code dgr_load(const char * const * paths, uint32_t n_paths, const dgr_load_p
         fill_model_info(*e, h, *params);
         e->tensors = dgr::own_tensors(e->model.get());
         dgr::touch(e->tensors, progress, user);
+        dgr::drop_foreign(e->tensors);
 
         make_context(*e, *params);
         e->batch_rows       = params->batch_rows;

@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 namespace dgr {
@@ -101,6 +102,9 @@ void touch(const std::vector<own_tensor> & tensors, dgr_progress progress, uintp
             for (size_t i = 0; t.data != nullptr && i < n; i += page) {
                 sink = sink + t.data[at + i];
             }
+            if (t.data != nullptr) {
+                sink = sink + t.data[at + n - 1];
+            }
             done += n;
             if (done - reported >= chunk) {
                 reported = done;
@@ -109,6 +113,42 @@ void touch(const std::vector<own_tensor> & tensors, dgr_progress progress, uintp
         }
     }
     report();
+}
+
+void drop_foreign(const std::vector<own_tensor> & tensors) {
+#ifdef __linux__
+    const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
+    // the pages of own tensors, as stretches that ascend and do not touch
+    std::vector<std::pair<uintptr_t, uintptr_t>> own;
+    for (const auto & t : tensors) {
+        if (t.data != nullptr && t.size > 0) {
+            const uintptr_t at = reinterpret_cast<uintptr_t>(t.data);
+            own.emplace_back(at / page * page, (at + t.size + page - 1) / page * page);
+        }
+    }
+    std::sort(own.begin(), own.end());
+    for (const auto & m : file_mappings()) {
+        const auto inside = [&](const std::pair<uintptr_t, uintptr_t> & o) { return m.first <= o.first && o.first < m.end; };
+        if (std::none_of(own.begin(), own.end(), inside)) {
+            continue; // another file, or another engine's mapping of the same one
+        }
+        uintptr_t at   = m.first;
+        auto      drop = [&](uintptr_t end) {
+            if (end > at) {
+                madvise(reinterpret_cast<void *>(at), end - at, MADV_DONTNEED);
+            }
+        };
+        for (const auto & o : own) {
+            if (inside(o)) {
+                drop(o.first);
+                at = std::max(at, o.second);
+            }
+        }
+        drop(m.end);
+    }
+#else
+    (void) tensors;
+#endif
 }
 
 void measure_weights(const std::vector<own_tensor> & tensors, dgr_memory * out) {
