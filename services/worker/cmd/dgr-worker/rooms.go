@@ -3,35 +3,136 @@ package main
 import (
 	"context"
 	"log/slog"
-	"time"
-
-	"google.golang.org/grpc"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/libs/native/llama"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/admin"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/config"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/rpc"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session/live"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/telemetry"
 )
 
-type rooms struct {
-	cfg config.Config
+// revisions of the contract that this worker speaks.
+var revisions = session.Revisions{Min: 1, Max: 1}
+
+// messageHead is the part of a message's limit that is left for what stands beside a frame.
+const messageHead = 64 << 10
+
+// residents are the sessions of the shard; metrics follow the engine that they settle on.
+type residents struct {
+	*live.Directory
+	metrics *telemetry.Metrics
 }
 
-func newRooms(cfg config.Config, _ *telemetry.Metrics, _ *slog.Logger) *rooms {
-	return &rooms{cfg: cfg}
+// Settle is the directory's.
+func (r residents) Settle(l shard.Loaded) {
+	r.metrics.Engine(l.Engine.Metrics)
+	r.Directory.Settle(l)
 }
 
-func (r *rooms) Settle(shard.Loaded)                 {}
-func (r *rooms) Drain(time.Duration)                 {}
-func (r *rooms) Empty(context.Context) error         { return nil }
-func (r *rooms) Evict(context.Context, *fault.Error) {}
-func (r *rooms) Sessions() int                       { return 0 }
-
-func (r *rooms) server(*shard.Shard, shard.Source) *grpc.Server { return grpc.NewServer() }
-func (r *rooms) capability() *workerpb.Capability {
-	return &workerpb.Capability{WorkerId: r.cfg.WorkerID}
+// Evict is the directory's.
+func (r residents) Evict(ctx context.Context, why *fault.Error) {
+	r.Directory.Evict(ctx, why)
+	r.metrics.Engine(nil)
 }
-func (r *rooms) list() []admin.Session { return nil }
-func (r *rooms) close()                {}
+
+// newDialer makes what reaches next hops. config has checked the entries.
+func newDialer(cfg config.Config, metrics *telemetry.Metrics) (*chain.Dialer, error) {
+	policy, err := chain.ParsePolicy(cfg.ChainAllow)
+	if err != nil {
+		return nil, err
+	}
+	o := dial.Default()
+	o.MessageBytes, o.Keepalive = int(cfg.MessageBytes)+messageHead, cfg.Keepalive
+	return chain.New(chain.Options{Policy: policy, Dial: o, Observer: metrics}), nil
+}
+
+func newDirectory(cfg config.Config, dialer *chain.Dialer, metrics *telemetry.Metrics, log *slog.Logger) *live.Directory {
+	return live.New(live.Options{
+		WorkerID: cfg.WorkerID, Revisions: revisions, Limits: limitsOf(cfg), WindowBytes: cfg.WindowWorkerBytes,
+		BatchTokens: int(cfg.Batch), Deterministic: cfg.Deterministic, Chained: len(cfg.ChainAllow) > 0,
+		Dialer: dialer, Log: log, Observer: metrics,
+	})
+}
+
+func limitsOf(cfg config.Config) session.Limits {
+	l := session.DefaultLimits(cfg.Batch)
+	l.FrameBytes = cfg.MessageBytes - messageHead
+	l.WindowSteps, l.WindowBytes = cfg.WindowSteps, cfg.WindowBytes
+	l.MaxLinger, l.Idle, l.OpenBudget = cfg.Linger, cfg.Idle, cfg.OpenBudget
+	return l
+}
+
+func newServer(cfg config.Config, s *shard.Shard, directory *live.Directory, source shard.Source, log *slog.Logger) *rpc.Server {
+	o := rpc.Options{
+		WorkerID: cfg.WorkerID, Build: buildOf(cfg), Shard: s, Directory: directory, Revisions: revisions, Limits: limitsOf(cfg),
+		Sessions: cfg.Sessions, Context: cfg.Context, BatchTokens: cfg.Batch, WindowBytes: cfg.WindowWorkerBytes,
+		MessageBytes: cfg.MessageBytes, Drain: cfg.Drain, Keepalive: cfg.Keepalive, Log: log,
+	}
+	if cfg.Store != "" {
+		o.Store = store{shard.Store{Folder: cfg.Store}, source}
+	}
+	return rpc.New(o)
+}
+
+// buildOf says what the worker was built from.
+func buildOf(cfg config.Config) *workerpb.Build {
+	b := &workerpb.Build{Version: version}
+	if cfg.Engine == "fake" {
+		return b
+	}
+	e, _, err := llama.New()
+	if err != nil {
+		return b // the load is going to say why
+	}
+	defer e.Close() // it holds nothing
+	able := e.Capabilities()
+	b.Pin, b.Patches = able.Pin, able.Patches
+	return b
+}
+
+// store gives LoadShard the models of a folder.
+type store struct {
+	shard.Store
+	source shard.Source
+}
+
+// Order is what a name of the store means.
+func (s store) Order(name string) (shard.Order, error) {
+	path, err := s.Path(name)
+	return shard.Order{Source: s.source, Model: path}, err
+}
+
+// list is the sessions as the admin port shows them.
+func list(directory *live.Directory) func() []admin.Session {
+	return func() []admin.Session {
+		all := directory.List()
+		out := make([]admin.Session, len(all))
+		for i, s := range all {
+			out[i] = admin.Session{
+				ID: s.ID, State: s.State, Attempt: s.Attempt, ContextTokens: s.ContextTokens, CacheLength: s.CacheLength,
+				Opened: s.Opened, Active: s.Active, Downstream: s.Downstream,
+			}
+		}
+		return out
+	}
+}
+
+// watch adds what the directory counts to the metrics.
+func watch(metrics *telemetry.Metrics, d *live.Directory) {
+	metrics.Gauge("sessions", "Sessions now, lingering ones included.", func() float64 { return float64(d.Sessions()) })
+	count := func(name, help string, read func(*workerpb.Usage) float64) {
+		metrics.Counter(name, help, func() float64 { return read(d.Metrics().GetTotal()) })
+	}
+	count("tokens_evaluated_total", "Tokens evaluated in attempts that have ended, undone ones included.", func(u *workerpb.Usage) float64 { return float64(u.GetTokensEvaluated()) })
+	count("tokens_sampled_total", "Tokens sampled in attempts that have ended.", func(u *workerpb.Usage) float64 { return float64(u.GetTokensSampled()) })
+	count("received_bytes_total", "Payload received in attempts that have ended.", func(u *workerpb.Usage) float64 { return float64(u.GetBytesIn()) })
+	count("sent_bytes_total", "Payload sent in attempts that have ended.", func(u *workerpb.Usage) float64 { return float64(u.GetBytesOut()) })
+	count("compute_seconds_total", "Native compute of attempts that have ended.", func(u *workerpb.Usage) float64 { return u.GetCompute().AsDuration().Seconds() })
+}

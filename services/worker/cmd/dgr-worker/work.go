@@ -9,12 +9,12 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 	"github.com/distributed-gguf-runtime/dgr/libs/native/llama"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/admin"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/config"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/rpc"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/telemetry"
 )
@@ -30,8 +30,8 @@ type worker struct {
 	cfg     config.Config
 	log     *slog.Logger
 	shard   *shard.Shard
-	rooms   *rooms
-	grpc    *grpc.Server
+	dialer  *chain.Dialer
+	rpc     *rpc.Server
 	admin   *admin.Server
 	address net.Listener
 	port    net.Listener // of the admin
@@ -63,7 +63,9 @@ func work(p process, cfg config.Config) error {
 		stdin = p.stdin
 	}
 	w := &worker{cfg: cfg, log: log.With("worker", cfg.WorkerID), address: address, port: port, end: watchEnd(ctx, p.signals, stdin)}
-	w.build(source)
+	if err := w.build(source); err != nil {
+		return err
+	}
 	return w.run(p, source)
 }
 
@@ -76,18 +78,23 @@ func sourceOf(cfg config.Config) shard.Source {
 }
 
 // build makes the rooms and joins them.
-func (w *worker) build(source shard.Source) {
+func (w *worker) build(source shard.Source) (err error) {
 	metrics := telemetry.NewMetrics(telemetry.Build{Version: version, Engine: w.cfg.Engine, WorkerID: w.cfg.WorkerID})
-	w.rooms = newRooms(w.cfg, metrics, w.log)
+	if w.dialer, err = newDialer(w.cfg, metrics); err != nil {
+		return err
+	}
+	directory := newDirectory(w.cfg, w.dialer, metrics, w.log)
+	watch(metrics, directory)
 	w.shard = shard.New(shard.Options{
-		Residents: w.rooms, Log: w.log, Observer: metrics, Drain: w.cfg.Drain,
+		Residents: residents{directory, metrics}, Log: w.log, Observer: metrics, Drain: w.cfg.Drain,
 		ProbeInterval: w.cfg.ProbeInterval, ProbeTimeout: w.cfg.ProbeTimeout, Request: requestOf(w.cfg),
 	})
-	w.grpc = w.rooms.server(w.shard, source)
+	w.rpc = newServer(w.cfg, w.shard, directory, source, w.log)
 	w.admin = admin.New(admin.Options{
-		WorkerID: w.cfg.WorkerID, Shard: w.shard, Capability: w.rooms.capability, Sessions: w.rooms.list,
+		WorkerID: w.cfg.WorkerID, Shard: w.shard, Capability: w.rpc.Capability, Sessions: list(directory),
 		Metrics: metrics.Gatherer(), Log: w.log,
 	})
+	return nil
 }
 
 func requestOf(cfg config.Config) engine.LoadRequest {
@@ -102,7 +109,7 @@ func (w *worker) run(p process, source shard.Source) error {
 	ports, closePorts := context.WithCancel(context.Background())
 	failed := make(chan error, 2)
 	var servers sync.WaitGroup
-	servers.Go(func() { failed <- w.grpc.Serve(w.address) })
+	servers.Go(func() { failed <- w.rpc.GRPC().Serve(w.address) })
 	servers.Go(func() { failed <- w.admin.Serve(ports, w.port) })
 	w.log.Debug("listening", "address", w.address.Addr().String(), "admin", w.port.Addr().String())
 
@@ -178,7 +185,7 @@ func (w *worker) drain(patience time.Duration) error {
 func (w *worker) stopStreams() {
 	stopped := make(chan struct{})
 	go func() {
-		w.grpc.GracefulStop()
+		w.rpc.GRPC().GracefulStop()
 		close(stopped)
 	}()
 	timer := time.NewTimer(streamsBound)
@@ -186,22 +193,20 @@ func (w *worker) stopStreams() {
 	select {
 	case <-stopped:
 	case <-w.end.now.Done():
-		w.grpc.Stop()
 	case <-timer.C:
-		w.grpc.Stop()
 	}
 }
 
 // close gives everything up.
 func (w *worker) close() error {
-	w.grpc.Stop()
+	w.rpc.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
 	defer cancel()
 	if w.end.now.Err() != nil {
 		cancel() // nobody waits any more
 	}
 	err := w.shard.Close(ctx)
-	w.rooms.close()
+	w.dialer.Close()
 	if w.end.now.Err() != nil {
 		return nil // the reason has been told
 	}

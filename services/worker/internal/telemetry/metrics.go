@@ -26,13 +26,10 @@ type Metrics struct {
 	opened       prometheus.Counter
 	closed       *prometheus.CounterVec
 	errors       *prometheus.CounterVec
-	steps        *prometheus.CounterVec
-	stepTime     *prometheus.HistogramVec
 	batchTime    prometheus.Histogram
 	batchRows    prometheus.Histogram
 	batchShared  prometheus.Counter
 	queued       prometheus.Gauge
-	bytes        *prometheus.CounterVec
 	dials        *prometheus.CounterVec
 	roundTrip    prometheus.Histogram
 	engineSource atomic.Pointer[func() engine.Metrics]
@@ -68,29 +65,28 @@ func (m *Metrics) sessionMetrics() {
 	m.opened = m.counter("sessions_opened_total", "Sessions that were opened.")
 	m.closed = m.counters("sessions_closed_total", "Sessions that ended, by reason.", "reason")
 	m.errors = m.counters("errors_total", "Errors that this worker raised, by code.", "code")
-	m.steps = m.counters("steps_total", "Steps that got their reply, by kind and by OK or the error's code.", "kind", "outcome")
-	m.stepTime = m.histograms("step_seconds", "Time from a step's last byte to its reply.", coarse, "kind")
 	m.batchTime = m.histogram("batch_seconds", "Time of native calls.", fine)
 	m.batchRows = m.histogram("batch_rows", "Tokens in native calls.", prometheus.ExponentialBuckets(1, 2, 12))
 	m.batchShared = m.counter("batch_shared_rows_total", "Tokens that ran in one native call with another session's.")
 	m.queued = m.newGauge("queued_steps", "Steps that wait for the engine now.")
-	m.bytes = m.counters("link_bytes_total", "Payload bytes, by link (upstream or downstream) and direction (in or out).", "link", "direction")
 	m.dials = m.counters("downstream_dials_total", "Attempts to reach a next hop, by OK or the error's code.", "outcome")
 	m.roundTrip = m.histogram("downstream_round_trip_seconds", "Measured round trips to next hops.", fine)
 }
 
-// Buckets: fine for one native call or round trip, coarse for what may take minutes.
-var (
-	fine   = prometheus.ExponentialBuckets(0.0001, 2, 16)
-	coarse = prometheus.ExponentialBuckets(0.001, 2, 18)
-)
+// fine are the buckets for one native call or round trip, 0.1 ms to 3 s.
+var fine = prometheus.ExponentialBuckets(0.0001, 2, 16)
 
 // Gatherer is where a collector's request is answered from.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
-// Watch adds gauges that are read when a collector asks; read must not wait.
-func (m *Metrics) Watch(name, help string, read func() float64) {
+// Gauge adds a gauge that is read when a collector asks; read must not wait.
+func (m *Metrics) Gauge(name, help string, read func() float64) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, read))
+}
+
+// Counter adds a counter that is read when a collector asks; read must not wait, and never fall.
+func (m *Metrics) Counter(name, help string, read func() float64) {
+	m.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, read))
 }
 
 // Engine reports the counters of the present engine; nil: there is none. They begin anew with every engine.
@@ -144,12 +140,6 @@ func (m *Metrics) SessionClosed(reason string) { m.closed.WithLabelValues(reason
 // Error counts an error that this worker raised.
 func (m *Metrics) Error(code string) { m.errors.WithLabelValues(code).Inc() }
 
-// Step counts a reply. outcome is OK or the error's code.
-func (m *Metrics) Step(kind, outcome string, took time.Duration) {
-	m.steps.WithLabelValues(kind, outcome).Inc()
-	m.stepTime.WithLabelValues(kind).Observe(took.Seconds())
-}
-
 // Batch notes one native call with steps of so many sessions.
 func (m *Metrics) Batch(sessions, rows int, took time.Duration) {
 	m.batchTime.Observe(took.Seconds())
@@ -161,11 +151,6 @@ func (m *Metrics) Batch(sessions, rows int, took time.Duration) {
 
 // Queued notes how many steps wait for the engine.
 func (m *Metrics) Queued(steps int) { m.queued.Set(float64(steps)) }
-
-// Bytes counts payload.
-func (m *Metrics) Bytes(link, direction string, n int) {
-	m.bytes.WithLabelValues(link, direction).Add(float64(n))
-}
 
 // Dial counts an attempt to reach a next hop. outcome is OK or the error's code.
 func (m *Metrics) Dial(outcome string) { m.dials.WithLabelValues(outcome).Inc() }

@@ -42,14 +42,13 @@ func TestMetricsHaveTheirValues(t *testing.T) {
 	m.SessionOpened()
 	m.SessionClosed("CLOSED")
 	m.Error("NO_CAPACITY")
-	m.Step("prefill", "OK", time.Second)
 	m.Batch(2, 7, time.Millisecond)
 	m.Batch(1, 1, time.Millisecond)
 	m.Queued(3)
-	m.Bytes("upstream", "in", 4096)
+	m.Counter("sent_bytes_total", "Payload sent.", func() float64 { return 4096 })
 	m.Dial("OK")
 	m.RoundTrip(time.Millisecond)
-	m.Watch("sessions", "Sessions now.", func() float64 { return 5 })
+	m.Gauge("sessions", "Sessions now.", func() float64 { return 5 })
 	m.Engine(func() engine.Metrics { return engine.Metrics{Batches: 11, Compute: 2 * time.Second, SessionsOpen: 4} })
 
 	want := `
@@ -68,12 +67,12 @@ dgr_worker_errors_total{code="NO_CAPACITY"} 1
 # HELP dgr_worker_impossible_transitions_total Events that a lifecycle table calls impossible; each is a defect.
 # TYPE dgr_worker_impossible_transitions_total counter
 dgr_worker_impossible_transitions_total{event="Loaded",state="READY",table="shard"} 1
-# HELP dgr_worker_link_bytes_total Payload bytes, by link (upstream or downstream) and direction (in or out).
-# TYPE dgr_worker_link_bytes_total counter
-dgr_worker_link_bytes_total{direction="in",link="upstream"} 4096
 # HELP dgr_worker_probe_failures_total Probe steps that failed, by error code.
 # TYPE dgr_worker_probe_failures_total counter
 dgr_worker_probe_failures_total{code="NUMERIC_FAULT"} 1
+# HELP dgr_worker_sent_bytes_total Payload sent.
+# TYPE dgr_worker_sent_bytes_total counter
+dgr_worker_sent_bytes_total 4096
 # HELP dgr_worker_sessions Sessions now.
 # TYPE dgr_worker_sessions gauge
 dgr_worker_sessions 5
@@ -84,12 +83,9 @@ dgr_worker_shard_state{state="FAILED"} 0
 dgr_worker_shard_state{state="LOADING"} 0
 dgr_worker_shard_state{state="READY"} 1
 dgr_worker_shard_state{state="UNLOADED"} 0
-# HELP dgr_worker_steps_total Steps that got their reply, by kind and by OK or the error's code.
-# TYPE dgr_worker_steps_total counter
-dgr_worker_steps_total{kind="prefill",outcome="OK"} 1
 `
 	names := []string{"dgr_worker_shard_state", "dgr_worker_impossible_transitions_total", "dgr_worker_probe_failures_total",
-		"dgr_worker_steps_total", "dgr_worker_errors_total", "dgr_worker_link_bytes_total", "dgr_worker_sessions",
+		"dgr_worker_errors_total", "dgr_worker_sent_bytes_total", "dgr_worker_sessions",
 		"dgr_worker_batch_shared_rows_total", "dgr_worker_engine_compute_seconds_total", "dgr_worker_engine_sessions"}
 	if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(want), names...); err != nil {
 		t.Error(err)
