@@ -99,11 +99,15 @@ func CheckText(name string, data []byte) []Finding {
 	return found
 }
 
-// CheckSize finds files that are too large to be tracked, and C++ files that are more than one room.
+// CheckSize finds files that are too large to be tracked, C++ files that are more than one room, and Python, which no gate
+// compiles.
 func CheckSize(name string, data []byte) []Finding {
 	var found []Finding
 	if len(data) > maxTracked {
 		found = append(found, Finding{name, fmt.Sprintf("%d KiB; at most %d KiB are tracked", len(data)>>10, maxTracked>>10)})
+	}
+	if path.Ext(name) == ".py" {
+		found = append(found, Finding{name, "Python; write it in Go, or add a gate that compiles it"})
 	}
 	if ext := path.Ext(name); slices.Contains([]string{".cpp", ".h", ".c", ".hpp"}, ext) && !strings.HasPrefix(name, "gen/") {
 		if lines := strings.Count(string(data), "\n"); lines > maxLines {

@@ -47,6 +47,7 @@ func TestSizesThatAreFound(t *testing.T) {
 	long := []byte(strings.Repeat("\n", maxLines+1))
 	require.Len(t, CheckSize("libs/native/shim/a.cpp", long), 1)
 	require.Empty(t, CheckSize("notes.txt", long))
+	require.Len(t, CheckSize("tools/plot.py", nil), 1)
 }
 
 // Each module of the workspace can be built alone.
