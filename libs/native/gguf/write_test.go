@@ -144,3 +144,13 @@ func TestValues(t *testing.T) {
 	_, ok = Uint8(1).Bool()
 	require.False(t, ok)
 }
+
+func TestWriteHollow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hollow.gguf")
+	require.NoError(t, WriteHollow(path, smallKeys(), smallTensors()))
+	m := open(t, path)
+	whole := open(t, writeSmall(t))
+	require.Equal(t, whole.Tensors, m.Tensors)
+	require.Equal(t, whole.Parts[0].State.Size, m.Parts[0].State.Size)
+	require.Error(t, WriteHollow(path, append(smallKeys(), smallKeys()[0]), nil))
+}

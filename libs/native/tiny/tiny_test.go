@@ -201,3 +201,13 @@ func TestShardsOfATiedModelBothHoldTheEmbedding(t *testing.T) {
 	head, tail := m.OwnBytes(engine.LayerRange{End: 3}), m.OwnBytes(engine.LayerRange{First: 3})
 	require.Equal(t, m.Bytes()+embd, head+tail)
 }
+
+func TestHollow(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "m.gguf")
+	s := spec(t, "phi3")
+	require.NoError(t, WriteHollow(path, s))
+	m, err := gguf.Open(path)
+	require.NoError(t, err)
+	require.Equal(t, s.Size(), m.Bytes())
+	require.Error(t, WriteHollow(path, Spec{}))
+}
