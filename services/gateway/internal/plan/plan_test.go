@@ -228,7 +228,7 @@ func TestShortageSaysWhatHelps(t *testing.T) {
 	require.False(t, works(append(memory, s.Another-1), o))
 	require.Contains(t, err.Error(), "the model does not fit")
 
-	memory = []uint64{4 << 30, 3 << 30}
+	memory = []uint64{4 << 30, 3<<30 + 400<<20}
 	_, err = Make(m, memory, o)
 	require.True(t, errors.As(err, &s))
 	require.NotZero(t, s.Context)
