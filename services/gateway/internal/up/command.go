@@ -1,0 +1,140 @@
+package up
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/fail"
+)
+
+// Command is `dgr up`.
+func Command() *cobra.Command {
+	o := Default()
+	var layers string
+	var asJSON, verbose bool
+	cmd := &cobra.Command{
+		Use:   "up --model MODEL.gguf",
+		Short: "Start workers for a model on this machine, for trying",
+		Long: `Starts workers on free loopback ports, cuts the model's layers among them so that each reads about as many bytes, waits
+until all are ready and prints how to use them. They run until Ctrl-C, and end together: when one dies, it is named and
+all stop. On many machines, start dgr-worker on each instead.`,
+		Example: `  dgr up --model m.gguf --workers 2
+  dgr up --model m-00001-of-00003.gguf --layers 0:10,10:32 --context 8192
+  dgr up --model fake:layers=6 --workers 3        without a model, for trying a client
+  dgr up --model m.gguf --json                    one line of JSON once all are ready`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Model == "" {
+				return fail.Usagef("--model names no model; give the path of a GGUF file")
+			}
+			if layers != "" {
+				if cmd.Flags().Changed("workers") {
+					return fail.Usagef("--layers and --workers both say how many workers there are; give one")
+				}
+				parts, err := ParseLayers(layers)
+				if err != nil {
+					return err
+				}
+				o.Layers = parts
+			}
+			if o.Workers < 1 || o.Workers > 32 || len(o.Layers) > 32 {
+				return fail.Usagef("a route has 1 to 32 workers")
+			}
+			return serve(cmd.Context(), o, asJSON, verbose, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.Model, "model", "m", "", "GGUF file, or any of its parts")
+	f.Uint32Var(&o.Workers, "workers", o.Workers, "how many workers")
+	f.StringVar(&layers, "layers", "", "which layers each worker gets, as 0:2,2:5, instead of --workers")
+	f.StringVar(&o.Engine, "engine", "", "llama, or fake for a model named fake; chosen by the model's name if absent")
+	f.StringVar(&o.Binary, "worker-binary", "", "the dgr-worker program; looked for beside dgr and in $PATH if absent")
+	f.Uint32Var(&o.Context, "context", 0, "longest context of a session, tokens; 0 is the worker's default")
+	f.Uint32Var(&o.Sessions, "sessions", 0, "sessions at once; 0 is the worker's default")
+	f.Uint32Var(&o.Threads, "threads", 0, "compute threads of each worker; 0 divides the cores of this machine")
+	f.DurationVar(&o.Patience, "ready-timeout", o.Patience, "how long the workers may take to be ready")
+	f.BoolVarP(&verbose, "verbose", "v", false, "show the workers' logs")
+	f.BoolVar(&asJSON, "json", false, "print one line of JSON once all workers are ready, also for an error")
+	return cmd
+}
+
+func serve(ctx context.Context, o Options, asJSON, verbose bool, stdout, stderr io.Writer) error {
+	show, finish := Show(stderr, verbose)
+	o.Progress, o.Log = show.Progress, show.Log
+	g, err := Start(ctx, o)
+	finish()
+	if err != nil {
+		return err
+	}
+	defer g.Stop()
+	if asJSON {
+		err = json.NewEncoder(stdout).Encode(struct {
+			Route   string   `json:"route"`
+			Workers []Worker `json:"workers"`
+		}{strings.Join(g.Route(), ","), g.Workers})
+	} else {
+		err = g.print(stdout)
+	}
+	if err != nil {
+		return fmt.Errorf("the workers' addresses cannot be written: %w", err)
+	}
+	return g.Wait(ctx)
+}
+
+// print is a table for a person, and what to do next.
+func (g *Group) print(w io.Writer) error {
+	if err := g.Table(w); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\nReady. In another terminal:\n  dgr run --route %s -p \"Once upon a time\"\n\nCtrl-C stops all workers.\n", strings.Join(g.Route(), ","))
+	return err
+}
+
+// Table is who holds what.
+func (g *Group) Table(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "hop\tlayers\tprocess\taddress\tadmin")
+	for i, worker := range g.Workers {
+		fmt.Fprintf(table, "%d\t%s\t%d\t%s\thttp://%s/\n", i, worker.Layers, worker.PID, worker.Address, worker.Admin)
+	}
+	return table.Flush()
+}
+
+// Watcher shows a person what goes on while workers start.
+type Watcher struct {
+	Progress func(done, total uint64)
+	Log      func(part engine.LayerRange, line string)
+}
+
+// Show makes a Watcher: a bar on a terminal, and the workers' lines if verbose. finish takes the bar away.
+func Show(w io.Writer, verbose bool) (watcher Watcher, finish func()) {
+	file, ok := w.(*os.File)
+	bar := progressbar.NewOptions64(-1, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true),
+		progressbar.OptionSetDescription("identifying the model"), progressbar.OptionClearOnFinish(),
+		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetVisibility(ok && term.IsTerminal(int(file.Fd()))))
+	watcher.Progress = func(done, total uint64) {
+		bar.ChangeMax64(int64(total))
+		_ = bar.Set64(int64(done)) // a bar that cannot be drawn is no fault
+	}
+	var lines sync.Mutex
+	watcher.Log = func(part engine.LayerRange, line string) {
+		if verbose {
+			lines.Lock()
+			defer lines.Unlock()
+			fmt.Fprintf(w, "%s | %s\n", show(part), line)
+		}
+	}
+	return watcher, func() { _ = bar.Finish() }
+}
