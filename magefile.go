@@ -54,6 +54,13 @@ func Demo(ctx context.Context) error {
 	return timed("demo", func(w *workspace.Workspace) error { return programs.Demo(ctx, w) })
 }
 
+// Bench measures a route on this machine beside the same llama.cpp unsplit; see DGR_BENCH_MODEL and DGR_MODEL_STORE.
+func Bench(ctx context.Context) error {
+	return timed("bench", func(w *workspace.Workspace) error {
+		return w.Run(ctx, "", nil, "go", "run", "./tools/cmd/route-bench")
+	})
+}
+
 // Offline runs the tests again with every way out of the machine closed.
 func Offline(ctx context.Context) error {
 	w, err := workspace.Open(".")

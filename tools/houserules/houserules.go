@@ -41,6 +41,8 @@ const maxLines = 600
 func Backgrounds() map[string]string {
 	return map[string]string{
 		"libs/native/gguf/write.go":                   "Write is the form without a ctx, for callers that have nothing to stop it with",
+		"services/gateway/internal/up/up.go":          "workers are stopped when the caller's ctx has ended already; the stop has a bound of its own",
+		"services/worker/internal/rpc/server.go":      "the watch over the shard lives as long as the server; Stop ends it",
 		"services/worker/internal/batch/scheduler.go": "a native call serves several sessions, so no caller's ctx may end it; the scheduler cancels it",
 	}
 }
