@@ -207,4 +207,5 @@ func TestCommandsOfTheRepository(t *testing.T) {
 	}
 	require.True(t, r.Committed("go.work"))
 	require.False(t, r.Committed("go.works"))
+	require.False(t, r.Committed("tools"), "a folder is no exact file")
 }

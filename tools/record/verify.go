@@ -17,7 +17,7 @@ import (
 type World interface {
 	// Text is a file's content, by its path from the root.
 	Text(name string) (string, error)
-	// Committed says whether a file is in the last commit.
+	// Committed says whether a file, and no folder, is in the last commit.
 	Committed(name string) bool
 	// Command says why a command line cannot be run here, nil when it can.
 	Command(line string) error
@@ -135,7 +135,7 @@ func checkProof(p *PRD, s Story, e *Evidence) []error {
 		if c.Result == "" || strings.TrimSpace(c.Output) == "" {
 			add("command `%s` has no result: a line `Result: …` and its output in a fence are wanted", c.Command)
 		}
-		if strings.HasPrefix(c.Result, "not run") || strings.HasPrefix(c.Result, "failed") {
+		if strings.HasPrefix(c.Result, "not ") || strings.HasPrefix(c.Result, "failed") {
 			add("command `%s` %s, yet the story passes", c.Command, c.Result)
 		}
 	}
@@ -166,7 +166,19 @@ func (r *repository) Text(name string) (string, error) {
 }
 
 func (r *repository) Committed(name string) bool {
-	cmd := exec.CommandContext(r.ctx, "git", "cat-file", "-e", "HEAD:"+name)
+	cmd := exec.CommandContext(r.ctx, "git", "cat-file", "-t", "HEAD:"+name)
+	cmd.Dir = r.w.Root
+	kind, err := cmd.Output()
+	if err != nil && !r.inGit() {
+		info, err := os.Stat(r.w.Path(name)) // an unpacked archive: what is there was committed
+		return err == nil && info.Mode().IsRegular()
+	}
+	return err == nil && strings.TrimSpace(string(kind)) == "blob"
+}
+
+// inGit says whether the workspace is a git repository with a commit.
+func (r *repository) inGit() bool {
+	cmd := exec.CommandContext(r.ctx, "git", "rev-parse", "--verify", "--quiet", "HEAD")
 	cmd.Dir = r.w.Root
 	return cmd.Run() == nil
 }
