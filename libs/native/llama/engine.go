@@ -159,8 +159,8 @@ func (e *shardEngine) Metrics() engine.Metrics {
 	return e.metrics
 }
 
-// Memory measures what the loaded shard takes: beyond ShardInfo.Memory it tells what is mapped and present. ok is false
-// unless Loaded. It waits for a running batch.
+// Memory measures which weights of the loaded shard are mapped and present; it takes milliseconds. ok is false unless
+// Loaded, and all is 0 where the system does not tell. It waits for a running batch.
 func (e *shardEngine) Memory(ctx context.Context) (m Memory, ok bool) {
 	if e.enter(ctx) != nil {
 		return Memory{}, false

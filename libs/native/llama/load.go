@@ -166,7 +166,7 @@ func checkRequest(req engine.LoadRequest) error {
 
 // describe is the loaded shard.
 func (e *shardEngine) describe(model *gguf.Model) engine.ShardInfo {
-	n, memory := e.native.info, e.native.memory()
+	n := e.native.info
 	info := engine.ShardInfo{
 		Architecture: n.architecture, Layers: n.layers, NLayer: n.nLayer, Vocab: n.vocab,
 		ContextLimit: e.request.ContextLimit, TrainContext: model.TrainContext(),
@@ -176,7 +176,7 @@ func (e *shardEngine) describe(model *gguf.Model) engine.ShardInfo {
 			FlashAttention: e.request.FlashAttention, CacheType: e.request.CacheType, MicroBatch: e.request.MicroBatch,
 			Deterministic: e.request.Sessions == 1, Build: e.library.build,
 		},
-		Memory: engine.Memory{Weights: memory.Weights, Cache: memory.Cache, Compute: memory.Compute},
+		Memory: n.memory,
 	}
 	if n.boundaryIn > 0 {
 		info.BoundaryIn = &engine.BoundaryLayout{Width: n.boundaryIn, Name: "hidden"}

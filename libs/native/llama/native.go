@@ -44,8 +44,8 @@ type nativeInfo struct {
 	layers                  engine.LayerRange
 	nLayer, vocab           uint32
 	boundaryIn, boundaryOut uint32
-	trainContext            uint32
 	chatTemplate            bool
+	memory                  engine.Memory
 }
 
 // codes of dgr_shim.h as codes of the engine.
@@ -137,29 +137,24 @@ func (n *native) readInfo() {
 		layers:       engine.LayerRange{First: uint32(info.layer_first), End: uint32(info.layer_end)},
 		nLayer:       uint32(info.n_layer), vocab: uint32(info.vocab),
 		boundaryIn: uint32(info.boundary_in), boundaryOut: uint32(info.boundary_out),
-		trainContext: uint32(info.train_context), chatTemplate: info.has_chat_template != 0,
+		chatTemplate: info.has_chat_template != 0,
+		memory:       engine.Memory{Weights: uint64(info.weights), Cache: uint64(info.cache), Compute: uint64(info.compute)},
 	}
 }
 
 func (n *native) free() { C.dgr_free(n.ptr) }
 
-// Memory is what a loaded shard takes, in bytes.
+// Memory says where the weights of a loaded shard are, in bytes.
 type Memory struct {
-	Weights       uint64 // own tensors
-	WeightsMapped uint64 // of these, in the mapped file
+	WeightsMapped uint64 // own tensors that stand in the mapped files; the others are in memory of the process
 	FileMapped    uint64 // address space that maps the model's files for this engine
-	FileResident  uint64 // of this, pages that the process holds; 0 where the system does not tell
-	Cache         uint64
-	Compute       uint64
+	FileResident  uint64 // of this, pages that the process holds
 }
 
 func (n *native) memory() Memory {
 	var m C.dgr_memory
 	C.dgr_memory_get(n.ptr, &m)
-	return Memory{
-		Weights: uint64(m.weights), WeightsMapped: uint64(m.weights_mapped), FileMapped: uint64(m.file_mapped),
-		FileResident: uint64(m.file_resident), Cache: uint64(m.cache), Compute: uint64(m.compute),
-	}
+	return Memory{WeightsMapped: uint64(m.weights_mapped), FileMapped: uint64(m.file_mapped), FileResident: uint64(m.file_resident)}
 }
 
 // stepDesc is one step of a native batch.

@@ -92,19 +92,19 @@ typedef struct dgr_info {
     uint32_t slot_tokens;   // tokens that a slot holds, after padding
     uint32_t truncate_any;  // 1: a slot goes back to any length, to the bit
     uint32_t has_chat_template;
+    uint64_t weights; // bytes of the own tensors
+    uint64_t cache;   // bytes of the caches of all slots
+    uint64_t compute; // bytes of the scratch buffers
 } dgr_info;
-DGR_STATIC_ASSERT(sizeof(dgr_info) == 104, "dgr_info");
+DGR_STATIC_ASSERT(sizeof(dgr_info) == 128, "dgr_info");
 
-// All in bytes, of this engine alone.
+// Where the own tensors are, in bytes, of this engine alone.
 typedef struct dgr_memory {
-    uint64_t weights;          // own tensors
-    uint64_t weights_mapped;   // part of weights that stands in the mapped file; the rest is in memory of the process
-    uint64_t file_mapped;      // address space that maps the model's files
-    uint64_t file_resident;    // part of file_mapped whose pages this process holds; 0 where the system does not tell
-    uint64_t cache;            // KV caches of all slots
-    uint64_t compute;          // scratch buffers
+    uint64_t weights_mapped; // part of info.weights that stands in the mapped files; the rest is in memory of the process
+    uint64_t file_mapped;    // address space that maps the model's files
+    uint64_t file_resident;  // part of file_mapped whose pages this process holds
 } dgr_memory;
-DGR_STATIC_ASSERT(sizeof(dgr_memory) == 48, "dgr_memory");
+DGR_STATIC_ASSERT(sizeof(dgr_memory) == 24, "dgr_memory");
 
 typedef struct dgr_step_desc {
     uint32_t slot;
@@ -159,7 +159,7 @@ void dgr_free(dgr_engine * engine);
 // dgr_info_get fills *info. Any thread.
 void dgr_info_get(const dgr_engine * engine, dgr_info * info);
 
-// dgr_memory_get measures. Any thread; reads /proc on Linux.
+// dgr_memory_get measures, which takes a while: it reads /proc/self/smaps. All is 0 where the system has none. Any thread.
 void dgr_memory_get(const dgr_engine * engine, dgr_memory * memory);
 
 // dgr_step evaluates a batch in one native call and leaves its rows' outputs to dgr_boundary and dgr_logits until the

@@ -92,7 +92,7 @@ void touch(const std::vector<own_tensor> & tensors, dgr_progress progress, uintp
 // is read, as far as they are in its cache. They come back if they are ever read.
 void drop_foreign(const std::vector<own_tensor> & tensors);
 
-// measure_weights fills all of *out but cache and compute.
+// measure_weights adds to *out.
 void measure_weights(const std::vector<own_tensor> & tensors, dgr_memory * out);
 
 // available_memory is what the system can still give this process, in bytes; UINT64_MAX: not known.
@@ -115,8 +115,6 @@ struct dgr_engine {
     dgr_info                                          info{};
     uint32_t                                          batch_rows = 0;
     uint32_t                                          slots      = 0;
-    uint64_t                                          cache_bytes   = 0;
-    uint64_t                                          compute_bytes = 0;
     std::atomic<bool>                                 abort{false};
     bool                                              broken = false; // owner only
 

@@ -238,6 +238,9 @@ dgr_code dgr_load(const char * const * paths, uint32_t n_paths, const dgr_load_p
         load_model(*e, paths, n_paths, *params, state);
         fill_model_info(*e, h, *params);
         e->tensors = dgr::own_tensors(e->model.get());
+        for (const auto & t : e->tensors) {
+            e->info.weights += t.size;
+        }
         dgr::touch(e->tensors, progress, user);
         dgr::drop_foreign(e->tensors);
 
@@ -246,8 +249,8 @@ dgr_code dgr_load(const char * const * paths, uint32_t n_paths, const dgr_load_p
         e->slots            = params->slots;
         e->info.slot_tokens = llama_n_ctx_seq(e->context.get());
         for (const auto & entry : llama_get_memory_breakdown(e->context.get())) {
-            e->cache_bytes += entry.second.context;
-            e->compute_bytes += entry.second.compute;
+            e->info.cache += entry.second.context;
+            e->info.compute += entry.second.compute;
         }
         *engine             = e.release();
         return DGR_OK;
@@ -261,8 +264,6 @@ void dgr_info_get(const dgr_engine * engine, dgr_info * info) { *info = engine->
 void dgr_memory_get(const dgr_engine * engine, dgr_memory * memory) {
     *memory = {};
     dgr::guarded(nullptr, 0, [&] {
-        memory->cache   = engine->cache_bytes;
-        memory->compute = engine->compute_bytes;
         dgr::measure_weights(engine->tensors, memory);
         return DGR_OK;
     });

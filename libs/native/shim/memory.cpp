@@ -28,10 +28,11 @@ struct mapping {
     uint64_t  resident; // bytes
 };
 
-// file_mappings reads the mappings of files of this process. Empty where the system does not tell.
-std::vector<mapping> file_mappings() {
+// file_mappings reads the mappings of files of this process; resident is 0 unless asked for, which takes the kernel a walk
+// through all pages. Empty where the system does not tell.
+std::vector<mapping> file_mappings(bool resident) {
     std::vector<mapping> found;
-    std::ifstream        smaps("/proc/self/smaps");
+    std::ifstream        smaps(resident ? "/proc/self/smaps" : "/proc/self/maps");
     std::string          line;
     bool                 file = false;
     while (std::getline(smaps, line)) {
@@ -127,7 +128,7 @@ void drop_foreign(const std::vector<own_tensor> & tensors) {
         }
     }
     std::sort(own.begin(), own.end());
-    for (const auto & m : file_mappings()) {
+    for (const auto & m : file_mappings(false)) {
         const auto inside = [&](const std::pair<uintptr_t, uintptr_t> & o) { return m.first <= o.first && o.first < m.end; };
         if (std::none_of(own.begin(), own.end(), inside)) {
             continue; // another file, or another engine's mapping of the same one
@@ -152,10 +153,9 @@ void drop_foreign(const std::vector<own_tensor> & tensors) {
 }
 
 void measure_weights(const std::vector<own_tensor> & tensors, dgr_memory * out) {
-    const auto mappings = file_mappings();
+    const auto mappings = file_mappings(true);
     std::set<size_t> ours;
     for (const auto & t : tensors) {
-        out->weights += t.size;
         const uintptr_t at = reinterpret_cast<uintptr_t>(t.data);
         for (size_t i = 0; at != 0 && i < mappings.size(); i++) {
             if (mappings[i].first <= at && at < mappings[i].end) {

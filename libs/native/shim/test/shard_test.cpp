@@ -293,12 +293,12 @@ void check_memory(dgr_engine * e, const std::string & path) {
     const tensors     t     = own(path, info.layer_first, info.layer_end, info.n_layer);
     const uint64_t    slack = 2 * t.count * uint64_t(sysconf(_SC_PAGESIZE)); // each tensor may begin and end inside a page
     const std::string who   = "layers [" + std::to_string(info.layer_first) + ", " + std::to_string(info.layer_end) + ") ";
-    need(memory.weights == t.bytes, who + "have " + std::to_string(memory.weights) + " bytes of weights, own " + std::to_string(t.bytes));
+    need(info.weights == t.bytes, who + "have " + std::to_string(info.weights) + " bytes of weights, own " + std::to_string(t.bytes));
     need(memory.weights_mapped == t.bytes, who + "do not take all weights from the mapped file");
     need(memory.file_mapped >= t.bytes && memory.file_mapped <= t.file + slack, who + "map " + std::to_string(memory.file_mapped) + " bytes");
     need(memory.file_resident >= t.bytes, who + "were not read in: " + std::to_string(memory.file_resident) + " of " + std::to_string(t.bytes) + " bytes are present");
     need(memory.file_resident <= t.bytes + slack, who + "keep " + std::to_string(memory.file_resident) + " bytes of the file, own " + std::to_string(t.bytes));
-    need(memory.cache > 0 && memory.compute > 0, who + "tell no cache or scratch size");
+    need(info.cache > 0 && info.compute > 0, who + "tell no cache or scratch size");
 }
 
 int run_model(const std::string & path) {

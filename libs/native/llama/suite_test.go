@@ -1,0 +1,62 @@
+//go:build llama && cgo
+
+package llama
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine/enginetest"
+	"github.com/distributed-gguf-runtime/dgr/libs/native/tiny"
+)
+
+// TestSuite runs the contract's suite on each architecture.
+func TestSuite(t *testing.T) {
+	for _, arch := range tiny.Archs() {
+		t.Run(arch, func(t *testing.T) {
+			path := writeModel(t, spec(t, arch))
+			enginetest.Run(t, enginetest.Target{
+				Factory: New, Request: request(path), BadLoads: badLoads(t, path),
+				// batches of other shapes take other paths through the kernels
+				Tolerance: 2e-3,
+			})
+		})
+	}
+}
+
+// badLoads are files that Load must refuse.
+func badLoads(t *testing.T, good string) []enginetest.BadLoad {
+	t.Helper()
+	dir := t.TempDir()
+	content, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, content []byte) engine.LoadRequest {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return request(path)
+	}
+	unknown := spec(t, "llama")
+	unknown.Claim = "bloom"
+	q8 := request(good)
+	q8.CacheType, q8.FlashAttention = "q8_0", false
+	none := request()
+	huge := request(good)
+	huge.ContextLimit, huge.Sessions = 1<<22, 255
+	return []enginetest.BadLoad{
+		{Name: "missing_file", Request: request(filepath.Join(dir, "none.gguf")), Code: engine.BadModelFile},
+		{Name: "empty_file", Request: write("empty.gguf", nil), Code: engine.BadModelFile},
+		{Name: "truncated_header", Request: write("header.gguf", content[:100]), Code: engine.BadModelFile},
+		{Name: "truncated_tensors", Request: write("tensors.gguf", content[:len(content)-100]), Code: engine.BadModelFile},
+		{Name: "no_gguf", Request: write("text.gguf", []byte("this is no model")), Code: engine.BadModelFile},
+		{Name: "unknown_architecture", Request: request(writeModel(t, unknown)), Code: engine.UnsupportedArchitecture},
+		{Name: "q8_0_without_flash_attention", Request: q8, Code: engine.Malformed},
+		{Name: "no_path", Request: none, Code: engine.Malformed},
+		{Name: "caches_beyond_the_memory", Request: huge, Code: engine.EngineOutOfMemory},
+	}
+}
