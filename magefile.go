@@ -24,6 +24,11 @@ func Gen(ctx context.Context) error {
 	return timed("generate", func(w *workspace.Workspace) error { return generate.All(ctx, w, w.Root) })
 }
 
+// Drift finds files of gen that are not what the contracts give, and changes nothing.
+func Drift(ctx context.Context) error {
+	return timed("drift", func(w *workspace.Workspace) error { return generate.Drift(ctx, w) })
+}
+
 // Test runs every check that needs no download, no accelerator and no key.
 func Test(ctx context.Context) error {
 	w, err := workspace.Open(".")

@@ -76,7 +76,8 @@ func mocks(ctx context.Context, w *workspace.Workspace, out string) error {
 		return err
 	}
 	for _, file := range mocked {
-		err := w.Run(ctx, "libs/engine", nil, pinned.Tool(w, "mockgen"), "-source", file, "-package", "mocks", "-destination", filepath.Join(dir, file))
+		err := w.Run(ctx, "libs/engine", nil, pinned.Tool(w, "mockgen"), "-source", file, "-package", "mocks",
+			"-self_package", "github.com/distributed-gguf-runtime/dgr/gen/mocks", "-destination", filepath.Join(dir, file))
 		if err != nil {
 			return err
 		}
