@@ -14,11 +14,12 @@ import (
 
 // TestSuite runs the contract's suite on each architecture.
 func TestSuite(t *testing.T) {
+	endOfAnswer := engine.TokenID(2) // </s> of package tiny
 	for _, arch := range tiny.Archs() {
 		t.Run(arch, func(t *testing.T) {
 			path := writeModel(t, spec(t, arch))
 			enginetest.Run(t, enginetest.Target{
-				Factory: New, Request: request(path), BadLoads: badLoads(t, path),
+				Factory: New, Request: request(path), BadLoads: badLoads(t, path), EndOfGeneration: &endOfAnswer,
 				// batches of other shapes take other paths through the kernels
 				Tolerance: 2e-3,
 			})
