@@ -65,7 +65,7 @@ func (s *Store) Fetch(ctx context.Context) (dir string, err error) {
 
 // install checks a fetched repository out and puts it into the cache.
 func (s *Store) install(ctx context.Context, repo, dir string) error {
-	if _, err := (git{dir: repo}).run(ctx, "checkout", "-q", "--detach", "FETCH_HEAD"); err != nil {
+	if _, err := (git{dir: repo}).run(ctx, "checkout", "-q", "--force", "--detach", "FETCH_HEAD"); err != nil {
 		return err
 	}
 	if err := checkContent(ctx, repo, s.pin.Tree); err != nil {

@@ -48,12 +48,39 @@ func (s *Store) rebase(ctx context.Context, work string) error {
 	if len(files) == 0 {
 		return nil
 	}
+	if err := s.lendOldSource(ctx, series, files, work); err != nil {
+		return err
+	}
 	_, err = git{dir: work}.run(ctx, append([]string{"am", "-q", "--3way", "--keep-cr", "--keep-non-patch"}, files...)...)
 	if err != nil {
 		return fmt.Errorf("the queue does not apply to %s %s: %w; finish `git am` in %s, then run `dgr-native patch refresh --from %s`",
 			s.pin.Name, s.pin.Tag, err, work, work)
 	}
 	return nil
+}
+
+// lendOldSource gives work the files that the present queue was made for, before and after each patch, so that git can
+// merge. Without them only hunks that fit as they are can be carried over.
+func (s *Store) lendOldSource(ctx context.Context, series Series, files []string, work string) error {
+	pristine := filepath.Join(s.cache, "src", series.Tree)
+	if _, err := os.Stat(pristine); err != nil {
+		s.report(fmt.Sprintf("the source of %s %s is not in the cache; hunks whose surroundings changed will not be merged", s.pin.Name, series.Tag))
+		return nil
+	}
+	tmp, remove, err := s.temporary("old")
+	if err != nil {
+		return err
+	}
+	defer remove()
+	old := filepath.Join(tmp, "tree")
+	if err := clone(ctx, pristine, old); err != nil {
+		return err
+	}
+	if _, err := (git{dir: old}).run(ctx, append([]string{"am", "-q", "--keep-cr", "--keep-non-patch"}, files...)...); err != nil {
+		return fmt.Errorf("the queue does not apply to the source it was made for, %s %s: %w", s.pin.Name, series.Tag, err)
+	}
+	_, err = git{dir: work}.run(ctx, "fetch", "-q", "--no-tags", "--update-shallow", old, "HEAD")
+	return err
 }
 
 // export turns the commits behind the pinned tree into patch files and series.
