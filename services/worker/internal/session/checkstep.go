@@ -22,7 +22,7 @@ type stepRules struct {
 	hub        bool   // the boundary goes back to the caller
 	lastHop    bool   // no hop comes after this one
 	first      bool   // nobody but the driver is before this hop
-	runAhead   bool   // an unanswered Generate is before this step
+	runBefore  bool   // a Generate is before this step; whether the driver has its answer yet, a hop cannot know
 }
 
 // checkStep refuses a step whose shape is wrong. It looks at nothing that changes with time.
@@ -77,8 +77,8 @@ func checkFence(r stepRules, s *workerpb.Step) *fault.Error {
 	case s.GetExpectCache().GetChainHash() != nil && len(s.GetExpectCache().GetChainHash()) != 16:
 		return malformed("step.expect_cache.chain_hash", "16 bytes or absent")
 	case s.GetExpectCache() == nil || s.GetExpectCache().Length == nil:
-		if !r.runAhead {
-			return malformed("step.expect_cache.length", "present, unless an unanswered Generate comes before")
+		if !r.runBefore {
+			return malformed("step.expect_cache.length", "present, unless a Generate comes before")
 		}
 	}
 	if s.GetBudget() == nil || !within(s.GetBudget(), 1, maxDuration) {

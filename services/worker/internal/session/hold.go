@@ -24,14 +24,15 @@ func (c *Core) holdStep(m *workerpb.Step, bad *fault.Error) {
 		return
 	}
 	c.flow.in.take(1, int64(size))
-	runAhead := c.steps.running(nil)
+	runBefore := c.steps.ran
+	c.steps.ran = runBefore || m.GetGenerate() != nil
 	s := &step{id: m.GetStepId(), after: m.GetAfter(), state: tables.StepHeld, message: m, size: size}
 	c.steps.last = s.id
 	c.steps.open = append(c.steps.open, s)
 	if bad == nil {
 		bad = checkStep(stepRules{
 			hop: c.hop, stepTokens: c.flow.stepTokens, frameBytes: c.flow.frameBytes, hub: c.place.hub,
-			lastHop: c.place.last, first: c.place.first, runAhead: runAhead,
+			lastHop: c.place.last, first: c.place.first, runBefore: runBefore,
 		}, m)
 	}
 	framed := size > uint64(len(m.GetBoundary().GetData()))

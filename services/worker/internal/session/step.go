@@ -81,6 +81,7 @@ type queue struct {
 	sent    uint64   // greatest id sent to the next hop
 	failed  []uint64 // ids that failed lately, oldest first
 	cancels []span   // ids that are to fail when they arrive
+	ran     bool     // a Generate has come
 	unsent  uint64   // least id that CancelStep is to name below; 0: none
 	through uint64   // and the greatest
 }
@@ -164,19 +165,6 @@ func (q *queue) remember(from, to uint64) (ok bool) {
 		q.cancels = append(q.cancels, span{max(from, q.last+1), to})
 	}
 	return len(q.cancels) <= maxCancels
-}
-
-// running says whether an unanswered Generate is before s; with s nil, at all.
-func (q *queue) running(s *step) bool {
-	for _, other := range q.open {
-		if other == s {
-			return false
-		}
-		if other.message.GetGenerate() != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // fireStep asks the step table what an event does to a step, and does it.
