@@ -47,6 +47,9 @@ func Backgrounds() map[string]string {
 	}
 }
 
+// doc is the package comment of the examples.
+const doc = "// Package client is an example for the test.\n"
+
 // Rules are the rules of the house.
 func Rules() []Rule {
 	return []Rule{
@@ -58,8 +61,8 @@ func Rules() []Rule {
 				}
 				return ""
 			}),
-			Bad:  [2]string{"libs/client/a.go", "package client\n\nfunc init() {}\n"},
-			Good: [2]string{"libs/client/a.go", "package client\n\ntype T struct{}\n\nfunc (T) init() {}\n"},
+			Bad:  [2]string{"libs/client/a.go", doc + "package client\n\nfunc init() {}\n"},
+			Good: [2]string{"libs/client/a.go", doc + "package client\n\ntype T struct{}\n\nfunc (T) init() {}\n"},
 		},
 		{
 			Name: "libraries do not print", Instead: "Return an error, or log to the slog.Logger that was passed in.",
@@ -69,8 +72,8 @@ func Rules() []Rule {
 				}
 				return h.uses(f, "fmt.Print", "fmt.Println", "fmt.Printf", "print", "println")
 			},
-			Bad:  [2]string{"libs/client/a.go", "package client\n\nimport \"fmt\"\n\nfunc f() { fmt.Println(1) }\n"},
-			Good: [2]string{"libs/client/a.go", "package client\n\nimport \"fmt\"\n\nfunc f() string { return fmt.Sprint(1) }\n"},
+			Bad:  [2]string{"libs/client/a.go", doc + "package client\n\nimport \"fmt\"\n\nfunc f() { fmt.Println(1) }\n"},
+			Good: [2]string{"libs/client/a.go", doc + "package client\n\nimport \"fmt\"\n\nfunc f() string { return fmt.Sprint(1) }\n"},
 		},
 		{
 			Name: "no context out of nothing", Instead: "Take a ctx from the caller; an owner of goroutines keeps `x.life, x.end = context.WithCancel(…)` in its fields. Or list the file in Backgrounds with the reason.",
@@ -80,8 +83,8 @@ func Rules() []Rule {
 				}
 				return h.rootless(f)
 			},
-			Bad:  [2]string{"libs/client/a.go", "package client\n\nimport \"context\"\n\nvar _ = context.Background()\n"},
-			Good: [2]string{"libs/client/a.go", "package client\n\nimport \"context\"\n\nfunc f(x *T) { x.life, x.end = context.WithCancel(context.Background()) }\n"},
+			Bad:  [2]string{"libs/client/a.go", doc + "package client\n\nimport \"context\"\n\nvar _ = context.Background()\n"},
+			Good: [2]string{"libs/client/a.go", doc + "package client\n\nimport \"context\"\n\nfunc f(x *T) { x.life, x.end = context.WithCancel(context.Background()) }\n"},
 		},
 		{
 			Name: "tests do not sleep", Instead: "Wait for the event itself, or use testing/synctest.",
@@ -91,8 +94,8 @@ func Rules() []Rule {
 				}
 				return h.uses(f, "time.Sleep")
 			},
-			Bad:  [2]string{"libs/client/a_test.go", "package client\n\nimport \"time\"\n\nfunc f() { time.Sleep(1) }\n"},
-			Good: [2]string{"libs/client/a_test.go", "package client\n\nimport (\n\t\"testing/synctest\"\n\t\"time\"\n)\n\nvar _ = synctest.Wait\n\nfunc f() { time.Sleep(1) }\n"},
+			Bad:  [2]string{"libs/client/a_test.go", doc + "package client\n\nimport \"time\"\n\nfunc f() { time.Sleep(1) }\n"},
+			Good: [2]string{"libs/client/a_test.go", doc + "package client\n\nimport (\n\t\"testing/synctest\"\n\t\"time\"\n)\n\nvar _ = synctest.Wait\n\nfunc f() { time.Sleep(1) }\n"},
 		},
 		{
 			Name: "a skip says why", Instead: "Say what is absent and how to get it: t.Skip(\"no C++ compiler: …\").",
@@ -101,20 +104,26 @@ func Rules() []Rule {
 					return name == "SkipNow" || name == "Skip" && len(c.Args) == 0
 				})
 			},
-			Bad:  [2]string{"libs/client/a_test.go", "package client\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) { t.SkipNow() }\n"},
-			Good: [2]string{"libs/client/a_test.go", "package client\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) { t.Skip(\"no model\") }\n"},
+			Bad:  [2]string{"libs/client/a_test.go", doc + "package client\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) { t.SkipNow() }\n"},
+			Good: [2]string{"libs/client/a_test.go", doc + "package client\n\nimport \"testing\"\n\nfunc TestA(t *testing.T) { t.Skip(\"no model\") }\n"},
 		},
 		{
 			Name: "no package variable changes", Instead: "Put it into a struct that main makes, or return it from a function.",
 			Check: mutableGlobals,
-			Bad:   [2]string{"libs/client/a.go", "package client\n\nvar n = 1\n\nfunc f() { n++ }\n"},
-			Good:  [2]string{"libs/client/a.go", "package client\n\nvar n = 1\n\nfunc f() int { n := n; n++; return n }\n"},
+			Bad:   [2]string{"libs/client/a.go", doc + "package client\n\nvar n = 1\n\nfunc f() { n++ }\n"},
+			Good:  [2]string{"libs/client/a.go", doc + "package client\n\nvar n = 1\n\nfunc f() int { n := n; n++; return n }\n"},
 		},
 		{
 			Name: "no room for odds and ends", Instead: "Name the package after what it is about.",
 			Check: oddNames,
-			Bad:   [2]string{"libs/client/util/a.go", "package util\n"},
-			Good:  [2]string{"libs/client/util.go", "package client\n"},
+			Bad:   [2]string{"libs/client/util/a.go", "// Package util is for odds and ends.\npackage util\n"},
+			Good:  [2]string{"libs/client/util.go", doc + "package client\n"},
+		},
+		{
+			Name: "a room says what it is for", Instead: "Write a package comment: what the package is for and what must stay out of it.",
+			Check: undocumented,
+			Bad:   [2]string{"libs/client/a.go", "// A comment about something else.\n\npackage client\n"},
+			Good:  [2]string{"libs/client/a_test.go", doc + "package client\n"},
 		},
 		{
 			Name: "a file is one room", Instead: fmt.Sprintf("Split it by subject; the limit is %d lines.", maxLines),
@@ -124,14 +133,14 @@ func Rules() []Rule {
 				}
 				return []Finding{{f.Path, fmt.Sprintf("%d lines", f.Lines)}}
 			},
-			Bad:  [2]string{"libs/client/a.go", "package client\n" + strings.Repeat("\n", maxLines)},
-			Good: [2]string{"libs/client/a.go", "package client\n" + strings.Repeat("\n", maxLines-1)},
+			Bad:  [2]string{"libs/client/a.go", doc + "package client\n" + strings.Repeat("\n", maxLines)},
+			Good: [2]string{"libs/client/a.go", doc + "package client\n" + strings.Repeat("\n", maxLines-2)},
 		},
 		{
 			Name: "nothing is left for later", Instead: "Do it now, or write down in the evidence what is missing.",
 			Check: unfinished,
-			Bad:   [2]string{"libs/client/a.go", "package client\n\n// TO" + "DO: write this.\n"},
-			Good:  [2]string{"libs/client/a.go", "package client\n\n// Todos are kept elsewhere.\n"},
+			Bad:   [2]string{"libs/client/a.go", doc + "package client\n\n// TO" + "DO: write this.\n"},
+			Good:  [2]string{"libs/client/a.go", doc + "package client\n\n// Todos are kept elsewhere.\n"},
 		},
 	}
 }
@@ -166,6 +175,27 @@ func oddNames(_ *House, f *sourcetree.File) []Finding {
 	for _, n := range []string{name, path.Base(f.Dir())} {
 		if slices.Contains(oddPackages, n) {
 			return []Finding{{f.Path, "package " + n}}
+		}
+	}
+	return nil
+}
+
+// undocumented finds packages without a package comment, at their first file.
+func undocumented(h *House, f *sourcetree.File) []Finding {
+	for _, other := range h.tree.Files {
+		if other.Dir() != f.Dir() || other.Test() {
+			continue
+		}
+		if doc := other.Syntax.Doc; doc != nil && len(doc.Text()) > 20 {
+			return nil
+		}
+	}
+	for _, other := range h.tree.Files {
+		if other.Dir() == f.Dir() && !other.Test() {
+			if other != f {
+				return nil
+			}
+			return []Finding{{f.Path, "package " + f.Syntax.Name.Name + " has no comment"}}
 		}
 	}
 	return nil

@@ -23,7 +23,7 @@ func Offline(ctx context.Context, w *workspace.Workspace) error {
 	}
 	l := task.New(os.Stdout)
 	for _, m := range w.Modules {
-		l.Do("offline: tests of "+m.Dir, func() error { return w.Run(ctx, m.Dir, env, "go", "test", "-count=1", "./...") })
+		l.Do("offline: tests of "+m.Dir, func() error { return goTest(ctx, w, m.Dir, env, "-count=1") })
 	}
 	return l.End()
 }

@@ -91,7 +91,7 @@ func tests(ctx context.Context, w *workspace.Workspace, l *task.List) {
 		fmt.Println("no C compiler: tests run without the race detector")
 	}
 	for _, m := range w.Modules {
-		args := []string{"test"}
+		var args []string
 		if race && raced[m.Dir] {
 			args = append(args, "-race")
 		}
@@ -99,8 +99,20 @@ func tests(ctx context.Context, w *workspace.Workspace, l *task.List) {
 			// These tests read the other modules, and Go's cache of test results does not see files outside a module.
 			args = append(args, "-count=1")
 		}
-		l.Do("tests of "+m.Dir, func() error { return w.Run(ctx, m.Dir, nil, "go", append(args, "./...")...) })
+		l.Do("tests of "+m.Dir, func() error { return goTest(ctx, w, m.Dir, nil, args...) })
 	}
+}
+
+// goTest tests every package of a module.
+func goTest(ctx context.Context, w *workspace.Workspace, dir string, env []string, flags ...string) error {
+	out := &quiet{to: os.Stdout}
+	cmd := w.Command(ctx, dir, env, "go", append(append([]string{"test"}, flags...), "./...")...)
+	cmd.Stdout = out
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("go test in %s: %w", dir, err)
+	}
+	return errors.Join(err, out.flush())
 }
 
 // builds proves that all compiles without C, and that each module compiles outside the workspace, where only its own
@@ -139,7 +151,7 @@ func nativeTests(ctx context.Context, w *workspace.Workspace, l *task.List) {
 	l.Do("native: CTest", func() error { return DgrNative(ctx, w, "test") })
 	for _, dir := range []string{"libs/native", "services/worker", "services/gateway"} {
 		l.Do("native: tests of "+dir, func() error {
-			return w.Run(ctx, dir, env, "go", "test", "-tags", "llama", "./...")
+			return goTest(ctx, w, dir, env, "-tags", "llama")
 		})
 	}
 }

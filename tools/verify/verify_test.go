@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -33,6 +34,18 @@ func TestKeysToServicesAreKnown(t *testing.T) {
 	} {
 		require.Equal(t, want, secret(name), name)
 	}
+}
+
+func TestLinesAboutPackagesWithoutTestsAreLeftOut(t *testing.T) {
+	var out bytes.Buffer
+	q := &quiet{to: &out}
+	for _, piece := range []string{"?   \tx/a\t[no te", "st files]\nok  \tx/b\t0.1s\n--- FAIL: [no test files]\n", "?   \tx/c\t[no test files]\nend"} {
+		n, err := q.Write([]byte(piece))
+		require.NoError(t, err)
+		require.Equal(t, len(piece), n)
+	}
+	require.NoError(t, q.flush())
+	require.Equal(t, "ok  \tx/b\t0.1s\n--- FAIL: [no test files]\nend", out.String())
 }
 
 func program(t *testing.T, dir, name string) {
