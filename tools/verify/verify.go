@@ -148,6 +148,9 @@ func nativeTests(ctx context.Context, w *workspace.Workspace, l *task.List) {
 	if env == nil {
 		return
 	}
+	l.Do("native: staticcheck", func() error {
+		return w.Run(ctx, "", env, pinned.Tool(w, "staticcheck"), "-tags", "llama", "./libs/native/...", "./services/worker/...")
+	})
 	l.Do("native: CTest", func() error { return DgrNative(ctx, w, "test") })
 	for _, dir := range []string{"libs/native", "services/worker", "services/gateway"} {
 		l.Do("native: tests of "+dir, func() error {
