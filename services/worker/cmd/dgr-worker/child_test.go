@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -35,9 +36,59 @@ type child struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stdout *bufio.Reader
-	stderr bytes.Buffer
+	stderr spoken
 	timer  *time.Timer
 	waited bool
+}
+
+// spoken is what a process has written to standard error so far.
+type spoken struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{} // closed at the next Write
+}
+
+func (s *spoken) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.more != nil {
+		close(s.more)
+		s.more = nil
+	}
+	return s.text.Write(p)
+}
+
+func (s *spoken) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// next returns what was written and a channel that is closed when there is more.
+func (s *spoken) next() (string, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.more == nil {
+		s.more = make(chan struct{})
+	}
+	return s.text.String(), s.more
+}
+
+// says waits until standard error holds words.
+func (c *child) says(words string) {
+	c.t.Helper()
+	late := time.After(bound)
+	for {
+		text, more := c.stderr.next()
+		if strings.Contains(text, words) {
+			return
+		}
+		select {
+		case <-more:
+		case <-late:
+			c.t.Fatalf("it never said %q: %s", words, text)
+		}
+	}
 }
 
 // start runs the worker with args. It is killed, and waited for, at the end of the test.

@@ -148,6 +148,12 @@ func TestEveryOptionHasALegalBound(t *testing.T) {
 	}
 }
 
+func TestFreePortsMayLookEqual(t *testing.T) {
+	if _, err := load(t, []string{"--model", "m.gguf", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, nil, ""); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestModelAndEngineBelongTogether(t *testing.T) {
 	_, err := load(t, []string{"--model", "fake:layers=5"}, nil, "")
 	faults(t, err, "--model fake:layers=5 add --engine fake")

@@ -67,7 +67,7 @@ func (s Store) Path(name string) (string, error) {
 	if s.Folder == "" {
 		return "", fault.New(workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, "this worker has no model store; start it with --store")
 	}
-	if name == "" || len(name) > 256 || name != filepath.Base(name) || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`+"\x00") {
+	if name == "" || len(name) > 256 || strings.HasPrefix(name, ".") || strings.ContainsAny(name, `/\`+"\x00") {
 		return "", fault.New(workerpb.ErrorCode_ERROR_CODE_MALFORMED, "%q is no name of a model in the store", name)
 	}
 	root, err := os.OpenRoot(s.Folder)

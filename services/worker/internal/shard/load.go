@@ -212,9 +212,6 @@ func spell(l engine.LayerRange) string {
 func (s *Shard) progress(l *load, p engine.LoadProgress) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.Phase < l.progress.Phase {
-		return
-	}
 	next, whole := p.Phase != l.progress.Phase, p.Total > 0 && p.Done == p.Total
 	l.progress = p
 	if s.load != l || !next && !whole && time.Since(l.shown) < progressInterval {

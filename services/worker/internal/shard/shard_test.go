@@ -14,8 +14,6 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 )
 
-func now() time.Time { return time.Now() }
-
 func TestLoadGoesThroughItsPhases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -126,6 +124,23 @@ func TestCancelledLoadLeavesNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The load is cancelled when everything is done but the state: what has settled must leave, and the engine must go.
+func TestCancelAtTheLastMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.end(t)
+		w.tenants.moving = func() { w.CancelLoad() }
+		if err := w.Load(context.Background(), w.order("fake"), nil); !errors.Is(err, engine.Cancelled) {
+			t.Errorf("the load ended with %v", err)
+		}
+		if s := w.Status(); s.State != tables.ShardUnloaded || s.Loaded != nil || s.Impossible != 0 || w.source.opened() != 0 {
+			t.Errorf("%s with %d engines and %d impossible events", s.State, w.source.opened(), s.Impossible)
+		}
+		w.tenants.moving = nil
+		w.ready(t, "fake")
+	})
 }
 
 func TestLostEngineIsReplaced(t *testing.T) {
@@ -339,6 +354,18 @@ func TestCloseIsBounded(t *testing.T) {
 		}
 		close(rest)
 		w.end(t)
+	})
+}
+
+func TestCloseEvictsBeforeTheEngineGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.ready(t, "fake")
+		w.tenants.come(1)
+		w.end(t)
+		if got := w.tenants.heard(); !slices.Equal(got, []workerpb.ErrorCode{workerpb.ErrorCode_ERROR_CODE_DRAINING}) {
+			t.Errorf("the session heard %v", got)
+		}
 	})
 }
 

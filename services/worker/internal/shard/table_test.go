@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/tables"
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
@@ -136,5 +137,5 @@ func (w *world) stage(t *testing.T) {
 	}
 	w.load.stop()
 	w.loaded = &Loaded{Engine: e, Text: text, Instance: [16]byte{1}, lost: w.lost}
-	w.probe = &probe{passed: now()}
+	w.probe = &probe{passed: time.Now()}
 }

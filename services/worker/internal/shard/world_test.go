@@ -24,14 +24,18 @@ type tenants struct {
 	evicted  []workerpb.ErrorCode
 	sessions int
 	left     chan struct{} // closed when the last one leaves
+	moving   func()        // called by Settle, if not nil
 }
 
 func newTenants() *tenants { return &tenants{left: make(chan struct{})} }
 
 func (r *tenants) Settle(l Loaded) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.settled = append(r.settled, l)
+	r.mu.Unlock()
+	if r.moving != nil {
+		r.moving()
+	}
 }
 
 func (r *tenants) Drain(left time.Duration) {
@@ -72,7 +76,7 @@ func (r *tenants) come(n int) {
 	r.left = make(chan struct{})
 }
 
-// go ends all sessions of their own accord.
+// goAway ends all sessions of their own accord.
 func (r *tenants) goAway() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
