@@ -22,6 +22,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/demo"
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/fail"
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/inspect"
+	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/plan"
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/run"
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/up"
 )
@@ -68,12 +69,13 @@ JSON object on standard output.`,
 		Example: `  dgr demo                                             see it work, without a download
   dgr up --model m.gguf --workers 2                    two workers on this machine
   dgr run --route 127.0.0.1:7711,127.0.0.1:7721 -p "Once upon a time"
-  dgr inspect m.gguf                                   what is in a model file`,
+  dgr inspect m.gguf                                   what is in a model file
+  dgr plan --model m.gguf --memory 8GiB,4GiB           which layers go to which machine`,
 		Version: version, SilenceErrors: true, SilenceUsage: true,
 	}
 	root.SetVersionTemplate("dgr {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(run.Command(), up.Command(), demo.Command(), inspect.Command())
+	root.AddCommand(run.Command(), up.Command(), demo.Command(), inspect.Command(), plan.Command())
 	for _, c := range append(root.Commands(), root) {
 		strict(c)
 	}

@@ -1,0 +1,6 @@
+//go:build !llama
+
+package main_test
+
+// workerTags builds the worker without native code.
+const workerTags = ""
