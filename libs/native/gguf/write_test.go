@@ -111,6 +111,26 @@ func TestRowSizes(t *testing.T) {
 	require.Equal(t, "type 5", Type(5).String())
 }
 
+// TestBlocks adds up the fields of ggml's blocks: scales in f16 (2 bytes each), then packed scales and quants.
+func TestBlocks(t *testing.T) {
+	want := map[Type][2]uint64{
+		F32: {1, 4}, F16: {1, 2}, BF16: {1, 2}, F64: {1, 8}, I8: {1, 1}, I16: {1, 2}, I32: {1, 4}, I64: {1, 8},
+		Q1_0: {128, 2 + 128/8}, Q2_0: {64, 2 + 64/4}, Q4_0: {32, 2 + 32/2}, Q4_1: {32, 2*2 + 32/2},
+		Q5_0: {32, 2 + 4 + 32/2}, Q5_1: {32, 2*2 + 4 + 32/2}, Q8_0: {32, 2 + 32}, Q8_1: {32, 2*2 + 32},
+		Q2K: {256, 2*2 + 256/16 + 256/4}, Q3K: {256, 2 + 256/4 + 256/8 + 12}, Q4K: {256, 2*2 + 12 + 256/2},
+		Q5K: {256, 2*2 + 12 + 256/2 + 256/8}, Q6K: {256, 2 + 256/16 + 3*256/4}, Q8K: {256, 4 + 256 + 256/16*2},
+		IQ1S: {256, 2 + 256/8 + 256/16}, IQ1M: {256, 256/8 + 256/16 + 256/32},
+		IQ2XXS: {256, 2 + 256/8*2}, IQ2XS: {256, 2 + 256/8*2 + 256/32}, IQ2S: {256, 2 + 256/4 + 256/16},
+		IQ3XXS: {256, 2 + 3*256/8}, IQ3S: {256, 2 + 13*256/32 + 256/64}, IQ4NL: {32, 2 + 32/2}, IQ4XS: {256, 2 + 2 + 256/64 + 256/2},
+		TQ1_0: {256, 2 + 256/64 + (256-4*256/64)/5}, TQ2_0: {256, 2 + 256/4}, MXFP4: {32, 1 + 32/2}, NVFP4: {64, 64/16 + 64/2},
+	}
+	require.Len(t, formats, len(want))
+	for typ, w := range want {
+		elements, bytes := typ.Block()
+		require.Equal(t, w, [2]uint64{elements, bytes}, typ)
+	}
+}
+
 func TestValues(t *testing.T) {
 	number := func(v Value) uint64 { n, ok := v.Uint(); require.True(t, ok); return n }
 	require.EqualValues(t, 200, number(Uint8(200)))
