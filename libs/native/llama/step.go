@@ -195,6 +195,7 @@ func (e *shardEngine) conclude(p planned, step *engine.Step, result *engine.Step
 		p.session.tokens = append(p.session.tokens, step.Tokens...)
 		if err := e.output(p, step, result); err != nil {
 			p.session.tokens = p.session.tokens[:step.Start]
+			result.Boundary, result.Logits, result.Sample = engine.Rows{}, engine.Rows{}, nil
 			if engine.CodeOf(err) == engine.EngineFault {
 				return e.lose(err)
 			}

@@ -163,7 +163,7 @@ void dgr_info_get(const dgr_engine * engine, dgr_info * info);
 void dgr_memory_get(const dgr_engine * engine, dgr_memory * memory);
 
 // dgr_step evaluates a batch in one native call and leaves its rows' outputs to dgr_boundary and dgr_logits until the
-// next dgr_step, dgr_truncate or dgr_clear. tokens has an id per row of the steps. boundary_in has info.boundary_in finite
+// next dgr_step or dgr_clear. tokens has an id per row of the steps. boundary_in has info.boundary_in finite
 // values per row, aligned as float; NULL at the head. codes has one dgr_code per step, written only when DGR_OK is
 // returned: DGR_OK, or DGR_NUMERIC_FAULT, where the step was undone. Slots must ascend from step to step. The owner.
 //

@@ -229,7 +229,6 @@ dgr_code dgr_truncate(dgr_engine * engine, uint32_t slot, uint32_t length, char 
             throw failure(DGR_MALFORMED, format("slot %u is none of %u", slot, engine->slots));
         }
         dgr::log_scope scope(engine->log);
-        engine->last_rows = 0;
         if (slot_length(*engine, slot) <= length) {
             return DGR_OK;
         }

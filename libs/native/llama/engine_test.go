@@ -1,0 +1,350 @@
+//go:build llama && cgo
+
+package llama
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"math"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
+)
+
+// slowModel is a model of which a batch of 96 rows takes about a tenth of a second.
+func slowModel(t *testing.T) string {
+	s := spec(t, "llama")
+	s.Layers, s.Embd, s.Heads, s.KVHeads, s.HeadLength, s.FF = 8, 512, 8, 8, 64, 2048
+	return writeModel(t, s)
+}
+
+// inNative waits until a batch of the engine is in native code.
+func (l *loaded) inNative() {
+	for {
+		l.mu.Lock()
+		active := l.running.active
+		l.mu.Unlock()
+		if active {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+type outcome struct {
+	results []engine.StepResult
+	err     error
+}
+
+func (l *loaded) start(ctx context.Context, steps ...engine.Step) <-chan outcome {
+	done := make(chan outcome, 1)
+	go func() {
+		results, err := l.Step(ctx, steps)
+		done <- outcome{results, err}
+	}()
+	l.inNative()
+	return done
+}
+
+// TestCancelOnTheWay: a batch stops in native code when all its steps are cancelled, and only then.
+func TestCancelOnTheWay(t *testing.T) {
+	req := request(slowModel(t))
+	l := load(t, req, 0, 0)
+	l.open(t, 3, 192)
+	a := engine.Step{Session: id(1), Tokens: tokens(1, 48, 256), Want: engine.WantLogitsLast}
+	b := engine.Step{Session: id(2), Tokens: tokens(2, 48, 256), Want: engine.WantLogitsLast}
+	alone := l.run(t, engine.Step{Session: id(3), Tokens: b.Tokens, Want: engine.WantLogitsLast})[0]
+
+	done := l.start(t.Context(), a, b)
+	l.Cancel(id(1))
+	o := <-done
+	if o.err != nil || o.results[1].Err != nil {
+		t.Fatalf("the other step of a batch: %v, %v", o.err, o.results[1].Err)
+	}
+	wantCode(t, o.results[0].Err, engine.Cancelled)
+	if o.results[0].Cache.Length != 0 || len(o.results[0].Logits.Data) != 0 || o.results[1].Cache.Length != 48 {
+		t.Errorf("a cancelled step beside another: %+v, %+v", o.results[0], o.results[1].Cache)
+	}
+	if _, err := l.Truncate(t.Context(), id(2), 0); err != nil {
+		t.Fatal(err)
+	}
+
+	rows := l.Metrics().Rows
+	for name, cancel := range map[string]func(context.CancelFunc){
+		"every session":      func(context.CancelFunc) { l.Cancel(id(1)); l.Cancel(id(2)); l.Cancel(id(2)) },
+		"end of the context": func(stop context.CancelFunc) { stop() },
+	} {
+		ctx, stop := context.WithCancel(t.Context())
+		done = l.start(ctx, a, b)
+		cancel(stop)
+		o = <-done
+		stop()
+		if o.err != nil {
+			t.Fatalf("%s: %v", name, o.err)
+		}
+		for _, r := range o.results {
+			wantCode(t, r.Err, engine.Cancelled)
+			if r.Cache.Length != 0 {
+				t.Errorf("%s: a cancelled step left %d tokens", name, r.Cache.Length)
+			}
+		}
+		if !l.wasStopped() {
+			t.Errorf("%s: native code was not asked to stop", name)
+		}
+	}
+	if got := l.Metrics(); got.Cancelled != 5 || got.Failed != 0 || got.Rows <= rows {
+		t.Errorf("metrics %+v", got)
+	}
+	after := l.run(t, engine.Step{Session: id(2), Tokens: b.Tokens, Want: engine.WantLogitsLast})[0]
+	sameBits(t, "logits after cancels", after.Logits, alone.Logits)
+}
+
+func (l *loaded) wasStopped() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.running.stopped
+}
+
+// TestObserversDoNotWait: what may be called from any goroutine answers while a batch runs, and Close ends the batch.
+func TestObserversDoNotWait(t *testing.T) {
+	l := load(t, request(slowModel(t)), 0, 0)
+	l.open(t, 1, 192)
+	done := l.start(t.Context(), engine.Step{Session: id(1), Tokens: tokens(1, 96, 256)})
+	l.Capabilities()
+	l.Metrics()
+	l.Cancel(id(9))
+	if _, err := l.Health(t.Context(), false); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.text.Tokenize(t.Context(), "while a batch runs", true, true); err != nil {
+		t.Error(err)
+	}
+	l.mu.Lock()
+	running := l.running.active
+	l.mu.Unlock()
+	if !running {
+		t.Skip("the batch was over too soon to prove anything")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	_, err := l.Health(ctx, true)
+	wantCode(t, err, engine.Cancelled)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if o := <-done; o.err == nil {
+		wantCode(t, o.results[0].Err, engine.Cancelled)
+	}
+	_, err = l.text.Tokenize(t.Context(), "closed", true, true)
+	wantCode(t, err, engine.LifecycleViolation)
+}
+
+// poison writes NaN over the row of a token in the token embedding.
+func poison(t *testing.T, path string, token uint64) {
+	t.Helper()
+	file, err := gguf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tensor := range file.Tensors {
+		if tensor.Name != "token_embd.weight" {
+			continue
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		width := tensor.Dims[0]
+		row := bytes.Repeat(binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(math.NaN()))), int(width))
+		if _, err := f.WriteAt(row, int64(tensor.Offset+4*width*token)); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatal("no token embedding")
+}
+
+// TestNumericFault: NaN out of the layers undoes its step alone, and its slot goes to nobody else before it is zeroed.
+func TestNumericFault(t *testing.T) {
+	for _, flash := range []bool{true, false} {
+		model := spec(t, "llama")
+		model.Tied = false
+		path := writeModel(t, model)
+		poison(t, path, 5)
+		req := request(path)
+		req.Sessions, req.FlashAttention = 2, flash
+		l := load(t, req, 0, 0)
+		l.open(t, 2, 64)
+		good := engine.Step{Session: id(2), Tokens: []engine.TokenID{7, 8, 9}, Want: engine.WantLogitsLast}
+		want := l.run(t, good)[0].Logits
+		if _, err := l.Truncate(t.Context(), id(2), 0); err != nil {
+			t.Fatal(err)
+		}
+
+		bad := engine.Step{Session: id(1), Tokens: []engine.TokenID{6, 5, 6, 6, 6}, Want: engine.WantLogitsAll}
+		results, err := l.Step(t.Context(), []engine.Step{bad, good})
+		if err != nil || results[1].Err != nil {
+			t.Fatalf("the step beside a numeric fault: %v, %+v", err, results)
+		}
+		wantCode(t, results[0].Err, engine.NumericFault)
+		if results[0].Cache.Length != 0 || len(results[0].Logits.Data) != 0 {
+			t.Errorf("a numeric fault left %+v", results[0])
+		}
+		if err := l.Release(t.Context(), id(1)); err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, l.Open(t.Context(), id(3), 64), engine.NoCapacity)
+		if err := l.Release(t.Context(), id(2)); err != nil {
+			t.Fatal(err)
+		}
+		for n := byte(4); n < 6; n++ { // both slots, the poisoned one too
+			if err := l.Open(t.Context(), id(n), 64); err != nil {
+				t.Fatal(err)
+			}
+			good.Session = id(n)
+			sameBits(t, "logits in a slot that met NaN", l.run(t, good)[0].Logits, want)
+		}
+	}
+}
+
+// TestBrokenWeights: a shard whose first step is NaN is a bad file.
+func TestBrokenWeights(t *testing.T) {
+	path := writeModel(t, spec(t, "llama"))
+	poison(t, path, 0)
+	e, _, _ := New()
+	defer e.Close()
+	_, err := e.Load(t.Context(), request(path), nil)
+	wantCode(t, err, engine.BadModelFile)
+	if _, err := e.Load(t.Context(), request(writeModel(t, spec(t, "llama"))), nil); err != nil {
+		t.Errorf("a load after a failed one: %v", err)
+	}
+}
+
+// TestLoadStops: the end of the context stops a load wherever it is, and the engine can load again.
+func TestLoadStops(t *testing.T) {
+	path := slowModel(t)
+	for _, mmap := range []bool{true, false} {
+		for phase := engine.LoadValidating; phase <= engine.LoadProbing; phase++ {
+			if phase == engine.LoadVerifying {
+				continue // not done here
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			e, _, _ := New()
+			req := request(path)
+			req.MemoryMap = mmap
+			_, err := e.Load(ctx, req, func(p engine.LoadProgress) {
+				if p.Phase == phase {
+					stop()
+				}
+			})
+			stop()
+			wantCode(t, err, engine.Cancelled)
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("the cause is lost: %v", err)
+			}
+			if _, err := e.Load(t.Context(), req, nil); err != nil {
+				t.Errorf("a load after a stopped one: %v", err)
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestUnalignedBoundary: a boundary may begin at any byte of memory.
+func TestUnalignedBoundary(t *testing.T) {
+	c := loadChain(t, request(writeModel(t, spec(t, "llama"))), 0, 2, 4)
+	c.open(t, 1, 64)
+	step := engine.Step{Session: id(1), Tokens: tokens(1, 9, 256), Want: engine.WantLogitsAll}
+	step.Boundary = c[0].run(t, step)[0].Boundary
+	want := c[1].run(t, step)[0].Logits
+	if _, err := c[1].Truncate(t.Context(), id(1), 0); err != nil {
+		t.Fatal(err)
+	}
+	step.Boundary.Data = append(make([]byte, 1, 1+len(step.Boundary.Data)), step.Boundary.Data...)[1:]
+	sameBits(t, "logits from an unaligned boundary", c[1].run(t, step)[0].Logits, want)
+}
+
+// TestComputeAddsUp: what the results say of time is what the metrics count.
+func TestComputeAddsUp(t *testing.T) {
+	l := load(t, request(writeModel(t, spec(t, "llama"))), 0, 0)
+	l.open(t, 2, 64)
+	results := l.run(t, engine.Step{Session: id(2), Tokens: tokens(1, 30, 256)}, engine.Step{Session: id(1), Tokens: tokens(1, 10, 256)})
+	m := l.Metrics()
+	if sum := results[0].Compute + results[1].Compute; sum <= 0 || sum > m.Compute || m.Compute-sum > 1000 {
+		t.Errorf("results say %v, metrics %v", sum, m.Compute)
+	}
+	if m.Rows != 40 || m.Batches != 1 || m.SessionsOpen != 2 || m.CacheReserved != 128 {
+		t.Errorf("metrics %+v", m)
+	}
+}
+
+// TestLog: what llama.cpp says reaches the logger at level debug, and nothing else does.
+func TestLog(t *testing.T) {
+	path := writeModel(t, spec(t, "llama"))
+	for level, want := range map[slog.Level]bool{slog.LevelDebug: true, slog.LevelInfo: false} {
+		var out bytes.Buffer
+		e := newEngine(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level})))
+		if _, err := e.Load(t.Context(), request(path), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(out.String(), "general.architecture"); got != want {
+			t.Errorf("level %s: the log speaks of the header: %t, want %t", level, got, want)
+		}
+	}
+}
+
+// TestGrammarIsOff: the feature is reported off with a reason, and asking for it is refused.
+func TestGrammarIsOff(t *testing.T) {
+	l := load(t, request(writeModel(t, spec(t, "llama"))), 0, 0)
+	l.open(t, 1, 64)
+	for _, f := range l.Capabilities().Features {
+		if f.Name == engine.FeatureGrammar && (f.Status != engine.FeatureOff || f.Reason == "") {
+			t.Errorf("feature %+v", f)
+		}
+	}
+	results, err := l.Step(t.Context(), []engine.Step{{
+		Session: id(1), Tokens: tokens(1, 3, 256), Want: engine.WantSample,
+		Sampling: &engine.Sampling{TopP: 1, RepeatPenalty: 1, Grammar: &engine.Grammar{Text: `root ::= "yes"`}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, results[0].Err, engine.UnsupportedFeature)
+	if results[0].Cache.Length != 0 {
+		t.Errorf("a refused step left %d tokens", results[0].Cache.Length)
+	}
+}
+
+// TestForbiddenTokens: when biases forbid every token the step is undone.
+func TestForbiddenTokens(t *testing.T) {
+	l := load(t, request(writeModel(t, spec(t, "llama"))), 0, 0)
+	l.open(t, 1, 64)
+	s := &engine.Sampling{TopP: 1, RepeatPenalty: 1}
+	for token := range l.info.Vocab {
+		s.LogitBias = append(s.LogitBias, engine.LogitBias{Token: engine.TokenID(token), Bias: float32(math.Inf(-1))})
+	}
+	step := engine.Step{Session: id(1), Tokens: tokens(1, 3, 256), Want: engine.WantSample, Sampling: s}
+	results, err := l.Step(t.Context(), []engine.Step{step})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, results[0].Err, engine.Malformed)
+	if results[0].Cache.Length != 0 {
+		t.Errorf("the step left %d tokens", results[0].Cache.Length)
+	}
+	s.LogitBias = s.LogitBias[:10]
+	l.run(t, step)
+}
