@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -134,8 +135,10 @@ func (m *Metrics) ShardProbe(took time.Duration, err error) {
 // SessionOpened counts an Opened.
 func (m *Metrics) SessionOpened() { m.opened.Inc() }
 
-// SessionClosed counts the end of a session; reason is as in Closed.
-func (m *Metrics) SessionClosed(reason string) { m.closed.WithLabelValues(reason).Inc() }
+// SessionClosed counts the end of a session; reason is as in Closed, with or without the enum's prefix.
+func (m *Metrics) SessionClosed(reason string) {
+	m.closed.WithLabelValues(strings.TrimPrefix(reason, "CLOSE_REASON_")).Inc()
+}
 
 // Error counts an error that this worker raised.
 func (m *Metrics) Error(code string) { m.errors.WithLabelValues(code).Inc() }

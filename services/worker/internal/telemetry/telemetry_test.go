@@ -40,7 +40,7 @@ func TestMetricsHaveTheirValues(t *testing.T) {
 	m.ShardProbe(time.Millisecond, nil)
 	m.ShardProbe(0, engine.Errorf(engine.NumericFault, "NaN"))
 	m.SessionOpened()
-	m.SessionClosed("CLOSED")
+	m.SessionClosed("CLOSE_REASON_REQUESTED")
 	m.Error("NO_CAPACITY")
 	m.Batch(2, 7, time.Millisecond)
 	m.Batch(1, 1, time.Millisecond)
@@ -76,6 +76,9 @@ dgr_worker_sent_bytes_total 4096
 # HELP dgr_worker_sessions Sessions now.
 # TYPE dgr_worker_sessions gauge
 dgr_worker_sessions 5
+# HELP dgr_worker_sessions_closed_total Sessions that ended, by reason.
+# TYPE dgr_worker_sessions_closed_total counter
+dgr_worker_sessions_closed_total{reason="REQUESTED"} 1
 # HELP dgr_worker_shard_state 1 for the present state of the shard, 0 for the others.
 # TYPE dgr_worker_shard_state gauge
 dgr_worker_shard_state{state="DRAINING"} 0
@@ -85,7 +88,7 @@ dgr_worker_shard_state{state="READY"} 1
 dgr_worker_shard_state{state="UNLOADED"} 0
 `
 	names := []string{"dgr_worker_shard_state", "dgr_worker_impossible_transitions_total", "dgr_worker_probe_failures_total",
-		"dgr_worker_errors_total", "dgr_worker_sent_bytes_total", "dgr_worker_sessions",
+		"dgr_worker_errors_total", "dgr_worker_sessions_closed_total", "dgr_worker_sent_bytes_total", "dgr_worker_sessions",
 		"dgr_worker_batch_shared_rows_total", "dgr_worker_engine_compute_seconds_total", "dgr_worker_engine_sessions"}
 	if err := testutil.GatherAndCompare(m.Gatherer(), strings.NewReader(want), names...); err != nil {
 		t.Error(err)
