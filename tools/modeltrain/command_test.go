@@ -72,22 +72,36 @@ func TestTwoRunsOfOneSeedWriteTheSameFile(t *testing.T) {
 	}
 }
 
-func TestCommittedModelIsSafe(t *testing.T) {
-	repo, err := findHandbook()
-	if err != nil {
+// repository makes a directory that looks like the repository, goes there, and returns its room of the handbook.
+func repository(t *testing.T) string {
+	t.Helper()
+	room := filepath.Join(t.TempDir(), "libs", "native", "handbook")
+	if err := os.MkdirAll(room, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	before, err := hashOf(repo.model)
+	for name, content := range map[string]string{"handbook.txt": "", "handbook.gguf": "the committed model"} {
+		if err := os.WriteFile(filepath.Join(room, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(room)
+	return room
+}
+
+func TestCommittedModelIsSafe(t *testing.T) {
+	text := textFile(t)
+	model := filepath.Join(repository(t), "handbook.gguf")
+	before, err := hashOf(model)
 	if err != nil {
 		t.Fatal(err)
 	}
 	link := filepath.Join(t.TempDir(), "link.gguf")
-	if err := os.Symlink(repo.model, link); err != nil {
+	if err := os.Symlink(model, link); err != nil {
 		t.Skipf("this system makes no symbolic links: %v", err)
 	}
-	text := textFile(t)
 	for _, args := range [][]string{
-		{"--text", text, "--out", repo.model},
+		{"--text", text, "--out", model},
+		{"--text", text, "--out", "../handbook/handbook.gguf"},
 		{"--text", text, "--out", link},
 		{"--text", text, "--replace"},
 		{"--replace", "--seed", "2"},
@@ -100,21 +114,13 @@ func TestCommittedModelIsSafe(t *testing.T) {
 			t.Errorf("%q gave %v, want a refusal of the flags", args, err)
 		}
 	}
-	if after, err := hashOf(repo.model); err != nil || after != before {
+	if after, err := hashOf(model); err != nil || after != before {
 		t.Fatalf("the committed model was changed (%v)", err)
 	}
 }
 
 func TestReplaceWritesModelPinAndPrompts(t *testing.T) {
-	repo := t.TempDir()
-	room := filepath.Join(repo, "libs", "native", "handbook")
-	if err := os.MkdirAll(room, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(room, "handbook.txt"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir(room)
+	repository(t)
 	if _, err := command(t, "--replace"); err != nil {
 		t.Fatal(err)
 	}
