@@ -17,7 +17,6 @@ import (
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
-	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/rpc"
@@ -280,5 +279,3 @@ func TestChainEqualsOneWorker(t *testing.T) {
 		})
 	}
 }
-
-var _ = fault.Of

@@ -42,6 +42,7 @@ type sentStep struct {
 	sampled []uint32
 	replies int
 	failed  bool
+	stopped bool // a cancel with undo: false named it
 }
 
 func newPlayer(t *testing.T, seed uint64) *player {
@@ -194,6 +195,9 @@ func (p *player) result(m *workerpb.StepResult) {
 	s := p.byID[m.GetStepId()]
 	s.replies++
 	p.last = max(p.last, s.id)
+	if m.GetFinish() == workerpb.Finish_FINISH_CANCELLED && !s.stopped {
+		p.fail("step %d was kept, and nobody asked for that", s.id)
+	}
 	switch {
 	case s.message.GetTruncate() != nil:
 		p.cache = p.cache[:min(len(p.cache), int(s.message.GetTruncate().GetLength()))]
@@ -254,7 +258,9 @@ func (p *player) round() {
 		} else if cancels > 0 && len(p.sent) > 0 && p.r.IntN(12) == 0 {
 			cancels--
 			from := p.sent[p.r.IntN(len(p.sent))].id
-			p.send(cancel(from, p.sent[len(p.sent)-1].id, p.r.IntN(2) == 0))
+			undo := p.r.IntN(2) == 0
+			p.byID[from].stopped = p.byID[from].stopped || !undo
+			p.send(cancel(from, p.sent[len(p.sent)-1].id, undo))
 		} else if !p.move() && (left == 0 || p.steps <= 0 || length >= 80) {
 			p.take()
 			if len(p.moves()) == 0 {
