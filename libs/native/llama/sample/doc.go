@@ -8,7 +8,7 @@
 //
 // The draw at position p, the length of the session with the tokens evaluated so far, uses one number of the sequence
 // that SplitMix64 gives for the seed: u = mix(seed + (p+1)·0x9e3779b97f4a7c15) >> 11, as 53 bits of [0, 1). The token is
-// the first whose share of the cumulative probability, likeliest first and lower id first among equals, passes u.
+// the first, in order of ids, with which the sum of the probabilities that are left passes u.
 //
 // What must stay out: models, caches, grammars and cgo.
 package sample

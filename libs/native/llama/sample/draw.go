@@ -1,7 +1,9 @@
 package sample
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 )
@@ -24,158 +26,117 @@ func Uniform(seed uint64, position engine.Pos) float64 {
 
 // candidate is a token that may still be chosen.
 type candidate struct {
-	logit float32
-	id    engine.TokenID
+	weight float64
+	logit  float32
+	id     engine.TokenID
 }
 
-// before orders likeliest first, the lower id among equals.
-func (c candidate) before(o candidate) bool {
-	return c.logit > o.logit || c.logit == o.logit && c.id < o.id
-}
-
-func compare(a, b candidate) int {
+// likelier orders likeliest first, the lower id among equals.
+func likelier(a, b candidate) int {
 	switch {
-	case a.before(b):
+	case a.logit > b.logit:
 		return -1
-	case b.before(a):
+	case a.logit < b.logit:
 		return 1
 	}
-	return 0
+	return cmp.Compare(a.id, b.id)
 }
+
+func byID(a, b candidate) int { return cmp.Compare(a.id, b.id) }
 
 // draw picks a token by its share of the truncated distribution. best is the greatest logit.
 func (m *Sampler) draw(logits []float32, best float32, position engine.Pos, s *engine.Sampling) engine.TokenID {
-	m.collect(logits, best, s)
-	kept := m.truncate(best, s)
-	weight := func(c candidate) float64 {
-		return math.Exp(float64(c.logit-best) / float64(s.Temperature))
-	}
-	// After truncation kept holds all that is left, sorted; without it the heap holds all, and only as much of it is
-	// sorted as the draw goes through.
-	var total float64
-	for _, c := range kept {
-		total += weight(c)
-	}
-	if kept == nil {
-		for _, c := range m.heap {
-			total += weight(c)
-		}
-	}
+	left := m.truncate(logits, best, s)
+	total := weigh(left, best, float64(s.Temperature))
 	rest := Uniform(s.Seed, position) * total
-	last := engine.TokenID(0)
-	for i := 0; ; i++ {
-		var c candidate
-		switch {
-		case kept != nil && i < len(kept):
-			c = kept[i]
-		case kept == nil && len(m.heap) > 0:
-			c = m.pop()
-		default:
-			return last // only where rounding left a crumb
-		}
-		last = c.id
-		if rest -= weight(c); rest < 0 {
+	for _, c := range left {
+		if rest -= c.weight; rest < 0 {
 			return c.id
 		}
 	}
+	return left[len(left)-1].id // where rounding left a crumb
 }
 
-// collect makes a heap of all tokens that can be chosen at all.
-func (m *Sampler) collect(logits []float32, best float32, s *engine.Sampling) {
-	floor := float64(best) - negligible*max(1, float64(s.Temperature))
-	if s.TopP == 1 && s.MinP > 0 {
-		floor = max(floor, float64(best)+math.Log(float64(s.MinP)))
+// weigh gives each token a share relative to the best one's and returns the sum.
+func weigh(candidates []candidate, best float32, temperature float64) (total float64) {
+	for i := range candidates {
+		w := math.Exp(float64(candidates[i].logit-best) / temperature)
+		candidates[i].weight = w
+		total += w
 	}
-	m.heap = m.heap[:0]
+	return total
+}
+
+// truncate applies top-k, top-p and min-p and returns what is left, in order of ids: one token at least.
+func (m *Sampler) truncate(logits []float32, best float32, s *engine.Sampling) []candidate {
+	minimum := math.Inf(-1)
+	if s.MinP > 0 {
+		minimum = float64(best) + math.Log(float64(s.MinP))
+	}
+	floor := float64(best) - negligible*max(1, float64(s.Temperature))
+	if s.TopP == 1 {
+		floor = max(floor, minimum) // the other cuts do not depend on what min-p cuts
+	}
+	var left []candidate
+	if k := int(s.TopK); k > 0 && k < len(logits) {
+		left = m.best(logits, k, floor)
+	} else if left = m.above(logits, floor); s.TopP == 1 {
+		return left
+	}
+	if s.TopP < 1 {
+		left = nucleus(left, best, float64(s.TopP))
+		left = slices.DeleteFunc(left, func(c candidate) bool { return float64(c.logit) < minimum })
+	}
+	slices.SortFunc(left, byID)
+	return left
+}
+
+// above returns the tokens with a logit of floor or more, in order of ids.
+func (m *Sampler) above(logits []float32, floor float64) []candidate {
+	m.candidates = m.candidates[:0]
 	for id, logit := range logits {
 		if float64(logit) >= floor {
-			m.heap = append(m.heap, candidate{logit: logit, id: engine.TokenID(id)})
+			m.candidates = append(m.candidates, candidate{logit: logit, id: engine.TokenID(id)})
 		}
 	}
-	for i := len(m.heap)/2 - 1; i >= 0; i-- {
-		m.sink(i)
-	}
+	return m.candidates
 }
 
-// truncate applies top-k, top-p and min-p and returns what is left, likeliest first; nil when nothing is to be cut but
-// what collect has cut. The heap is used up.
-func (m *Sampler) truncate(best float32, s *engine.Sampling) []candidate {
-	if s.TopK == 0 && s.TopP == 1 {
-		return nil
+// few is up to how many tokens it is faster to pick the best by insertion than to sort all.
+const few = 512
+
+// best returns the n likeliest tokens with a logit of floor or more, likeliest first.
+func (m *Sampler) best(logits []float32, n int, floor float64) []candidate {
+	if n > few {
+		all := m.above(logits, floor)
+		slices.SortFunc(all, likelier)
+		return all[:min(n, len(all))]
 	}
-	weight := func(c candidate) float64 { return math.Exp(float64(c.logit - best)) }
-	all := m.heap
-	n := len(all)
-	if s.TopK > 0 {
-		n = min(n, int(s.TopK))
-	}
-	var total float64
-	if s.TopP < 1 && n == len(all) {
-		for _, c := range all {
-			total += weight(c)
+	picked := m.candidates[:0]
+	for id, logit := range logits {
+		if float64(logit) < floor || len(picked) == n && logit <= picked[n-1].logit {
+			continue // ids ascend: an equal one behind the last comes too late
 		}
+		c := candidate{logit: logit, id: engine.TokenID(id)}
+		at, _ := slices.BinarySearchFunc(picked, c, likelier)
+		picked = slices.Insert(picked[:min(len(picked), n-1)], at, c)
 	}
-	// Each pop frees the last place of the heap, which takes the popped token: the sorted ones grow from the end.
-	sorted := func(k int) candidate { return all[len(all)-1-k] }
-	popped := 0
-	pop := func() {
-		c := m.pop()
-		all[len(all)-1-popped] = c
-		popped++
-	}
-	if s.TopP < 1 && n < len(all) {
-		for popped < n {
-			pop()
-			total += weight(sorted(popped - 1))
-		}
-	}
-	floor := math.Inf(-1)
-	if s.MinP > 0 {
-		floor = float64(best) + math.Log(float64(s.MinP))
-	}
+	m.candidates = picked
+	return picked
+}
+
+// nucleus returns the likeliest tokens that have together a share of p of the candidates' probability, likeliest first.
+func nucleus(candidates []candidate, best float32, p float64) []candidate {
+	total := weigh(candidates, best, 1)
+	// Tokens below this have all together less than 1 − p: they cannot be in it, and need not be sorted.
+	least := total * (1 - p) / float64(len(candidates)+1)
+	left := slices.DeleteFunc(candidates, func(c candidate) bool { return c.weight < least })
+	slices.SortFunc(left, likelier)
 	var sum float64
-	keep := 0
-	for keep < n {
-		if keep >= popped {
-			pop()
+	for i, c := range left {
+		if sum += c.weight; sum >= p*total {
+			return left[:i+1]
 		}
-		c := sorted(keep)
-		if keep > 0 && (sum >= float64(s.TopP)*total && s.TopP < 1 || float64(c.logit) < floor) {
-			break
-		}
-		sum += weight(c)
-		keep++
 	}
-	kept := all[len(all)-keep:]
-	for i, j := 0, len(kept)-1; i < j; i, j = i+1, j-1 {
-		kept[i], kept[j] = kept[j], kept[i]
-	}
-	return kept
-}
-
-// pop takes the likeliest token off the heap.
-func (m *Sampler) pop() candidate {
-	first, end := m.heap[0], len(m.heap)-1
-	m.heap[0] = m.heap[end]
-	m.heap = m.heap[:end]
-	m.sink(0)
-	return first
-}
-
-// sink moves a token down to its place.
-func (m *Sampler) sink(i int) {
-	for {
-		child := 2*i + 1
-		if child >= len(m.heap) {
-			return
-		}
-		if right := child + 1; right < len(m.heap) && m.heap[right].before(m.heap[child]) {
-			child = right
-		}
-		if m.heap[i].before(m.heap[child]) {
-			return
-		}
-		m.heap[i], m.heap[child] = m.heap[child], m.heap[i]
-		i = child
-	}
+	return left
 }

@@ -2,7 +2,6 @@ package sample
 
 import (
 	"math"
-	"slices"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 )
@@ -20,10 +19,10 @@ type Choice struct {
 
 // A Sampler keeps the memory that choosing takes, so that it allocates only while it grows. One goroutine at a time.
 type Sampler struct {
-	counts   map[engine.TokenID]uint32
-	original map[engine.TokenID]float32 // logits that penalties or biases changed
-	heap     []candidate
-	top      []engine.TokenLogprob
+	counts     map[engine.TokenID]uint32
+	original   map[engine.TokenID]float32 // logits that penalties or biases changed
+	candidates []candidate
+	top        []engine.TokenLogprob
 }
 
 // New returns a Sampler.
@@ -113,24 +112,11 @@ func (m *Sampler) bias(logits []float32, biases []engine.LogitBias) {
 
 // likeliest returns the n likeliest tokens with their log-probabilities.
 func (m *Sampler) likeliest(logits []float32, n int, norm float64) []engine.TokenLogprob {
-	n = min(n, len(logits))
 	if n == 0 {
 		return nil
 	}
-	m.heap = m.heap[:0]
-	for id, logit := range logits {
-		c := candidate{logit: logit, id: engine.TokenID(id)}
-		if len(m.heap) == n && !c.before(m.heap[n-1]) {
-			continue
-		}
-		at, _ := slices.BinarySearchFunc(m.heap, c, compare)
-		if len(m.heap) == n {
-			m.heap = m.heap[:n-1]
-		}
-		m.heap = slices.Insert(m.heap, at, c)
-	}
 	m.top = m.top[:0]
-	for _, c := range m.heap {
+	for _, c := range m.best(logits, n, math.Inf(-1)) {
 		m.top = append(m.top, engine.TokenLogprob{Token: c.id, Logprob: float32(float64(c.logit) - norm)})
 	}
 	return m.top
