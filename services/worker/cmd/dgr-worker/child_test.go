@@ -91,6 +91,20 @@ func (c *child) says(words string) {
 	}
 }
 
+// field waits for a log line with the message and returns one of its fields.
+func (c *child) field(message, key string) string {
+	c.t.Helper()
+	c.says("msg=" + message + " ")
+	for line := range strings.Lines(c.stderr.String()) {
+		if _, rest, ok := strings.Cut(line, " "+key+"="); ok && strings.Contains(line, "msg="+message+" ") {
+			value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			return value
+		}
+	}
+	c.t.Fatalf("no %s in the line %q: %s", key, message, c.stderr.String())
+	return ""
+}
+
 // start runs the worker with args. It is killed, and waited for, at the end of the test.
 func start(t *testing.T, environ []string, args ...string) *child {
 	t.Helper()

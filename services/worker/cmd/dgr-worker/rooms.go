@@ -75,7 +75,10 @@ func newServer(cfg config.Config, s *shard.Shard, directory *live.Directory, sou
 		Sessions: cfg.Sessions, Context: cfg.Context, BatchTokens: cfg.Batch, WindowBytes: cfg.WindowWorkerBytes,
 		MessageBytes: cfg.MessageBytes, Drain: cfg.Drain, Keepalive: cfg.Keepalive, Log: log,
 	}
-	if cfg.Store != "" {
+	switch {
+	case cfg.Engine == "fake":
+		o.Store = imaginary{source}
+	case cfg.Store != "":
 		o.Store = store{shard.Store{Folder: cfg.Store}, source}
 	}
 	return rpc.New(o)
@@ -107,6 +110,14 @@ type store struct {
 func (s store) Order(name string) (shard.Order, error) {
 	path, err := s.Path(name)
 	return shard.Order{Source: s.source, Model: path}, err
+}
+
+// imaginary gives LoadShard every model of the fake engine, which has no files.
+type imaginary struct{ source shard.Source }
+
+// Order is the model that the name describes.
+func (i imaginary) Order(name string) (shard.Order, error) {
+	return shard.Order{Source: i.source, Model: name}, nil
 }
 
 // list is the sessions as the admin port shows them.

@@ -131,15 +131,35 @@ func (w *worker) serve(p process, source shard.Source, failed <-chan error) erro
 			return err
 		}
 	}
-	select {
-	case patience := <-w.end.asked:
-		return w.drain(patience)
-	case err := <-failed:
-		return err
+	announced := false
+	for {
+		status, changed := w.shard.Watch()
+		if status.Ready && !announced {
+			announced = true
+			if err := w.announce(p, status.Loaded); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-changed:
+		case patience := <-w.end.asked:
+			return w.drain(patience)
+		case err := <-failed:
+			return err
+		}
 	}
 }
 
-// load loads what the configuration names and announces it. It is true if the end was asked for meanwhile.
+// announce tells logs and, if asked for, a parent that the worker serves.
+func (w *worker) announce(p process, l *shard.Loaded) error {
+	w.log.Info("ready", "address", w.address.Addr().String(), "admin", w.port.Addr().String())
+	if !w.cfg.Announce {
+		return nil
+	}
+	return announce(p.stdout, w.cfg.WorkerID, w.address.Addr().String(), w.port.Addr().String(), l)
+}
+
+// load loads what the configuration names. It is true if the end was asked for meanwhile.
 func (w *worker) load(p process, source shard.Source) (bool, error) {
 	ctx, stop := context.WithCancel(w.end.now)
 	defer stop()
@@ -150,9 +170,7 @@ func (w *worker) load(p process, source shard.Source) (bool, error) {
 	select {
 	case err := <-done:
 		bar.clear()
-		if err != nil {
-			return false, err
-		}
+		return false, err
 	case <-w.end.asked:
 		w.log.Info("asked to end while loading")
 		stop()
@@ -160,12 +178,6 @@ func (w *worker) load(p process, source shard.Source) (bool, error) {
 		bar.clear()
 		return true, nil
 	}
-	w.log.Info("ready", "address", w.address.Addr().String(), "admin", w.port.Addr().String())
-	status := w.shard.Status()
-	if !w.cfg.Announce || status.Loaded == nil {
-		return false, nil
-	}
-	return false, announce(p.stdout, w.cfg.WorkerID, w.address.Addr().String(), w.port.Addr().String(), status.Loaded)
 }
 
 // drain lets sessions end and waits for it. A shard that serves nothing has nothing to drain.

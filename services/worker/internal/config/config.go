@@ -19,7 +19,7 @@ import (
 type Config struct {
 	Model    string            // path of a GGUF (or any of its parts), `fake` or `fake:…` with the fake engine; empty: none at start
 	Layers   engine.LayerRange // End 0: to the last layer
-	Store    string            // folder of the models that LoadShard may name; empty: LoadShard is refused
+	Store    string            // folder of the models that LoadShard may name; empty: LoadShard is refused (the fake engine needs none)
 	Engine   string            // llama or fake
 	WorkerID string            // 1 to 128 bytes; empty: made of host name and port
 
@@ -100,7 +100,7 @@ func (c Config) Validate() error {
 func (c Config) conflicts() Faults {
 	var faults Faults
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
-	if c.Model == "" && c.Store == "" {
+	if c.Model == "" && c.Store == "" && c.Engine != "fake" {
 		fault("nothing can be loaded; give --model (%s) the path of a GGUF, or --store (%s) a folder of models", envName("model"), envName("store"))
 	}
 	if isFake := fakeModel(c.Model); c.Model != "" && isFake != (c.Engine == "fake") {

@@ -159,6 +159,9 @@ func TestModelAndEngineBelongTogether(t *testing.T) {
 	faults(t, err, "--model fake:layers=5 add --engine fake")
 	_, err = load(t, []string{"--model", "m.gguf", "--engine", "fake"}, nil, "")
 	faults(t, err, "--model m.gguf reads no files fake:layers=6")
+	if _, err = load(t, []string{"--engine", "fake"}, nil, ""); err != nil {
+		t.Errorf("the fake engine without a model: %v", err)
+	}
 }
 
 func TestFileFaults(t *testing.T) {

@@ -78,7 +78,7 @@ func modelOptions() []option {
 		{key: "engine", group: groupModel, kind: "NAME", usage: "llama, or fake: a deterministic engine without weights, for trying and tests",
 			value: func(c *Config) value { return (*text)(&c.Engine) },
 			legal: func(c Config) string { return oneOf(c.Engine, "llama", "fake") }},
-		{key: "store", group: groupModel, kind: "FOLDER", usage: "folder of the models that LoadShard may name; none: LoadShard is refused",
+		{key: "store", group: groupModel, kind: "FOLDER", usage: "folder of the models that LoadShard may name; none: LoadShard is refused (the fake engine takes its names without)",
 			value: func(c *Config) value { return (*text)(&c.Store) }},
 		{key: "worker_id", group: groupModel, kind: "NAME", usage: "stable name of this worker; made of host name and port if empty",
 			value: func(c *Config) value { return (*text)(&c.WorkerID) },
