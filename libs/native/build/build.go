@@ -88,7 +88,7 @@ func (b *Builder) Build(ctx context.Context) (Result, error) {
 	if result, err := open(dir); err == nil { // made while we waited
 		return result, nil
 	}
-	if err := b.compile(ctx, t, r); err != nil {
+	if err := b.compile(ctx, t, r, libraryTargets); err != nil {
 		return Result{}, err
 	}
 	if err := b.publish(r, dir); err != nil {

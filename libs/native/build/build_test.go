@@ -102,6 +102,17 @@ func TestBuildShowsCompilerError(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(m.cache, "build"))
 }
 
+// What is compiled from files that change meanwhile is never kept under the key of the older files.
+func TestBuildRefusesShimThatChangesMeanwhile(t *testing.T) {
+	m := newMade(t)
+	m.write(filepath.Join(m.dir, "shim", "CMakeLists.txt"), shimCMake+`
+add_custom_command(TARGET dgr_shim POST_BUILD COMMAND sh -c "echo >> ${CMAKE_CURRENT_SOURCE_DIR}/main.c" VERBATIM)
+`)
+	_, err := m.builder().Build(t.Context())
+	require.ErrorContains(t, err, "was changed while it was compiled")
+	require.NoDirExists(t, filepath.Join(m.cache, "build"))
+}
+
 func TestBuildNamesChangedPin(t *testing.T) {
 	m := newMade(t)
 	file := filepath.Join(m.dir, "pin.json")

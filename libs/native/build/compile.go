@@ -25,8 +25,14 @@ const (
 	sourceVarName = "DGR_LLAMA_SOURCE"
 )
 
+// Targets of the shim's CMakeLists.txt.
+var (
+	libraryTargets = []string{"dgr_shim", benchProgram}
+	allTargets     = []string{"all"}
+)
+
 // compile runs cmake and ninja in the recipe's compile tree. The caller holds the lock of the recipe's base.
-func (b *Builder) compile(ctx context.Context, t tools, r recipe) error {
+func (b *Builder) compile(ctx context.Context, t tools, r recipe, targets []string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, compileTime, fmt.Errorf("the build was not finished in %s", compileTime))
 	defer cancel()
 	patched, err := b.store.Apply(ctx)
@@ -55,7 +61,19 @@ func (b *Builder) compile(ctx context.Context, t tools, r recipe) error {
 	if err := b.step(ctx, t, log, t.cmake, configure...); err != nil {
 		return err
 	}
-	return b.step(ctx, t, log, t.cmake, "--build", tree, "--parallel", fmt.Sprint(runtime.NumCPU()))
+	build := append([]string{"--build", tree, "--parallel", fmt.Sprint(runtime.NumCPU()), "--target"}, targets...)
+	if err := b.step(ctx, t, log, t.cmake, build...); err != nil {
+		return err
+	}
+	// What was compiled must be what the key was made of.
+	now, err := hashFiles(r.shimDir)
+	if err != nil {
+		return fmt.Errorf("read the shim: %w", err)
+	}
+	if now != r.shim {
+		return fmt.Errorf("%s was changed while it was compiled; run this again", r.shimDir)
+	}
+	return nil
 }
 
 // step runs one program of the build, with its output in the log and progress in the report.

@@ -35,7 +35,7 @@ func (b *Builder) Test(ctx context.Context, out io.Writer) error {
 	}
 	defer unlock()
 	// The compile tree may stand at another shim, or be gone.
-	if err := b.compile(ctx, t, r); err != nil {
+	if err := b.compile(ctx, t, r, allTargets); err != nil {
 		return err
 	}
 	models := filepath.Join(b.compileTree(r), "models")
