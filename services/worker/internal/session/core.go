@@ -3,6 +3,7 @@ package session
 import (
 	"crypto/subtle"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/tables"
@@ -188,10 +189,16 @@ func (c *Core) lost(why *fault.Error) *fault.Error {
 	subject := c.nextRef()
 	text := "its answer did not come in time"
 	if why != nil {
-		text = why.Message
+		text = particulars(why)
 	}
 	return fault.New(workerpb.ErrorCode_ERROR_CODE_DOWNSTREAM_LOST, "hop %s at %s: %s", subject.GetWorkerId(), c.nextAddress(), text).
 		At(c.hop.ref(), subject)
+}
+
+// particulars is the message of an error without the table's sentence.
+func particulars(err *fault.Error) string {
+	sentence := strings.TrimSuffix(tables.ErrorByCode(err.Code).Sentence, ".")
+	return strings.TrimPrefix(strings.TrimPrefix(err.Message, sentence), ": ")
 }
 
 // End is CancelSession or ReleaseSession; event says which.

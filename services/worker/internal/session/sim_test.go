@@ -13,6 +13,7 @@ import (
 
 	"github.com/distributed-gguf-runtime/dgr/gen/tables"
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/cachehash"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine/fake"
@@ -22,14 +23,15 @@ import (
 // world is a driver and a route of hops, joined by queues. Nothing moves by itself: next lists what could happen, and the
 // test chooses.
 type world struct {
-	t     testing.TB
-	now   time.Time
-	model fake.Options
-	hops  []*node
-	log   io.Writer // of every message, or nil
-	got   []*workerpb.SessionResponse
-	ended []*fault.Error // how streams to the driver ended; nil entries are OK
-	skew  bool           // CancelStep may overtake
+	t       testing.TB
+	now     time.Time
+	model   fake.Options
+	hops    []*node
+	log     io.Writer // of every message, or nil
+	got     []*workerpb.SessionResponse
+	ended   []*fault.Error // how streams to the driver ended; nil entries are OK
+	skew    bool           // CancelStep may overtake, or not
+	express bool           // control overtakes always
 }
 
 // node is one hop: its core, its engine, and the link into it.
@@ -48,7 +50,10 @@ type node struct {
 	wins   uint64
 	gone   int
 	id     engine.SessionID
-	held   []uint32 // tokens that the engine was given, as it holds them
+	last   func()      // says that the driver's stream ends
+	frozen bool        // it neither computes nor answers
+	fails  engine.Code // how its next step fails
+	held   []uint32    // tokens that the engine was given, as it holds them
 }
 
 var (
@@ -109,6 +114,9 @@ type move struct {
 func (w *world) moves() []move {
 	var all []move
 	for i, n := range w.hops {
+		if n.frozen {
+			continue
+		}
 		if len(n.work) > 0 {
 			all = append(all, move{fmt.Sprintf("engine %d", i), func() { w.compute(n) }})
 		}
@@ -120,6 +128,8 @@ func (w *world) moves() []move {
 		}
 		if len(n.up) > 0 {
 			all = append(all, move{fmt.Sprintf("up %d", i), func() { w.deliverUp(n) }})
+		} else if n.last != nil {
+			all = append(all, move{"last 0", func() { n.last(); n.last = nil }})
 		} else if n.broken != nil && i > 0 && n.dialed {
 			all = append(all, move{fmt.Sprintf("end %d", i), func() { w.linkEnds(n) }})
 		}
@@ -210,8 +220,8 @@ func (w *world) linkEnds(n *node) {
 // endUp is the end of the stream that hop n serves.
 func (w *world) endUp(n *node, err *fault.Error) {
 	if n.index == 0 {
-		w.note("0>D end: %v", err)
 		w.ended = append(w.ended, err)
+		n.last = func() { w.note("0>D end: %v", err) }
 		return
 	}
 	n.broken = io.EOF
@@ -251,6 +261,11 @@ func (w *world) step(n *node, job session.Work, o *session.Outcome) {
 		o.Result = engine.StepResult{Err: engine.Errorf(engine.Cancelled, "stopped")}
 		return
 	}
+	if n.fails != "" {
+		o.Result = engine.StepResult{Err: engine.Errorf(n.fails, "made up")}
+		n.fails = ""
+		return
+	}
 	results, err := n.engine.Step(context.Background(), []engine.Step{job.Step})
 	if o.Err = err; err != nil {
 		return
@@ -280,7 +295,12 @@ func (w *world) apply(n *node, effects []session.Effect) {
 			next.down = append(next.down, &workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Open{Open: e.Open}})
 		case session.Down:
 			next := w.hops[n.index+1]
-			next.down = append(next.down, proto.Clone(e.Message).(*workerpb.SessionRequest))
+			m := proto.Clone(e.Message).(*workerpb.SessionRequest)
+			if e.Control && w.express {
+				next.down = append([]*workerpb.SessionRequest{m}, next.down...)
+			} else {
+				next.down = append(next.down, m)
+			}
 		case session.HangUp:
 			w.hangUp(w.hops[n.index+1])
 		case session.Submit:
@@ -351,3 +371,5 @@ func (w *world) open(attempt uint64) *workerpb.Opened {
 	w.t.Fatalf("not opened: %v, ended %v", w.got, w.ended)
 	return nil
 }
+
+func newChain(fingerprint [32]byte) *cachehash.Chain { return cachehash.NewChain(fingerprint) }
