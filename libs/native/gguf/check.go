@@ -165,39 +165,3 @@ func (m *Model) checkVocab() error {
 	}
 	return nil
 }
-
-// dense names the architectures whose attention is checked here in full. The value says whether rotation covers the
-// whole of a head.
-var dense = map[string]bool{"llama": true, "qwen2": true, "qwen3": true, "gemma3": false, "phi3": false}
-
-// checkDense checks what the graphs of plain transformers assert.
-func (m *Model) checkDense() error {
-	whole, ok := dense[m.arch]
-	if !ok {
-		return nil
-	}
-	for il := range m.blocks {
-		heads, kv := m.Heads(il)
-		if heads == 0 || kv == 0 || heads%kv != 0 {
-			return m.bad("has %d attention heads and %d KV heads in layer %d, which cannot be: %s", heads, kv, il, convertAgain)
-		}
-	}
-	k, v := m.HeadLength(0)
-	rot := uint64(k)
-	if n, ok := m.KV.Uint(m.key("rope.dimension_count")); ok {
-		rot = n
-	}
-	if k == 0 || k != v || rot == 0 || rot > uint64(k) || rot%2 != 0 || whole && rot != uint64(k) {
-		return m.bad("has attention heads of key length %d, value length %d and %d rotated, which cannot be: %s", k, v, rot, convertAgain)
-	}
-	for _, t := range m.Tensors {
-		switch t.Type {
-		case I8, I16, I32, I64, F64, Q8_1, Q8K:
-			return m.bad("has tensor %q of type %s, which cannot hold weights: %s", t.Name, t.Type, convertAgain)
-		}
-		if e, _ := t.Type.Block(); len(t.Dims) == 1 && e != 1 {
-			return m.bad("has the vector %q quantized to %s, which nobody can compute with: %s", t.Name, t.Type, convertAgain)
-		}
-	}
-	return nil
-}

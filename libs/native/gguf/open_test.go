@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -161,6 +162,11 @@ func TestOpenRefuses(t *testing.T) {
 		{"rotation too wide", keysOnly(with(u32("llama.rope.dimension_count", 16))), "16 rotated"},
 		{"integer weights", head(1).tensor("x", I32, 0, 8).fill(32), "cannot hold weights"},
 		{"quantized vector", head(1).tensor("x", Q8_0, 0, 32).fill(64), "vector"},
+		{"heads of several lengths", keysOnly(with(u32("llama.attention.key_length_swa", 4))), "key_length_swa"},
+		{"negative epsilon", keysOnly(with(KeyValue{"llama.attention.layer_norm_rms_epsilon", Float32(-1)})), "epsilon"},
+		{"epsilon is no number", keysOnly(with(KeyValue{"llama.attention.layer_norm_rms_epsilon", Float32(float32(math.NaN()))})), "epsilon"},
+		{"no epsilon", keysOnly(without("llama.attention.layer_norm_rms_epsilon")), "epsilon"},
+		{"empty tensor", head(2).tensor("x", F32, 0, 8, 0).tensor("y", F32, 0, 8).fill(32), `empty tensor "x"`},
 		{"split type", keysOnly(with(u32("split.count", 2))), `"split.count"`},
 		{"split number", keysOnly(with(KeyValue{"split.count", Uint16(2)}, KeyValue{"split.no", Uint16(2)})), "part 3 of a model in 2"},
 		{"split name", keysOnly(with(KeyValue{"split.count", Uint16(2)}, KeyValue{"split.no", Uint16(0)})), `does not end in "-00001-of-00002.gguf"`},
