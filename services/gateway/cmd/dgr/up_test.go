@@ -24,6 +24,7 @@ func startUp(t *testing.T, args ...string) *running {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		_ = u.cmd.Process.Kill()
 		for _, w := range u.Workers {
 			gone(t, w.PID)
 		}

@@ -1,0 +1,6 @@
+//go:build llama
+
+package main_test
+
+// workerTags builds the worker with llama.cpp; the environment says where it is (dgr-native env).
+const workerTags = "llama"
