@@ -59,15 +59,23 @@ func newEngine(log *slog.Logger) *shardEngine {
 	}
 }
 
+func isLost() error {
+	return engine.Errorf(engine.EngineFault, "the llama.cpp engine is lost with every cache; close it and make a new one")
+}
+
+func isClosed() error {
+	return engine.Errorf(engine.LifecycleViolation, "the llama.cpp engine is closed; make a new one")
+}
+
 // refusal is nil in state want, else why a call is refused. The caller holds mu.
 func (e *shardEngine) refusal(want lifecycle) error {
 	switch {
 	case e.state == want:
 		return nil
 	case e.state == stateLost:
-		return engine.Errorf(engine.EngineFault, "the llama.cpp engine is lost with every cache; close it and make a new one")
+		return isLost()
 	case e.state == stateClosed:
-		return engine.Errorf(engine.LifecycleViolation, "the llama.cpp engine is closed; make a new one")
+		return isClosed()
 	case want == stateLoaded:
 		return engine.Errorf(engine.LifecycleViolation, "the llama.cpp engine holds no shard; load one first")
 	}
@@ -113,6 +121,7 @@ func interrupted(ctx context.Context) error {
 
 // lose makes the engine Lost and returns why. The caller holds the turn.
 func (e *shardEngine) lose(err error) error {
+	e.text.detach(isLost())
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.state == stateLoaded {
@@ -231,7 +240,7 @@ func (e *shardEngine) Close() error {
 	e.mu.Unlock()
 	e.turn <- struct{}{} // at rest
 	defer e.leave()
-	e.text.detach()
+	e.text.detach(isClosed())
 	e.mu.Lock()
 	e.forget()
 	e.mu.Unlock()

@@ -3,6 +3,8 @@
 package llama
 
 import (
+	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -19,12 +21,29 @@ func TestSuite(t *testing.T) {
 		t.Run(arch, func(t *testing.T) {
 			path := writeModel(t, spec(t, arch))
 			enginetest.Run(t, enginetest.Target{
-				Factory: New, Request: request(path), BadLoads: badLoads(t, path), EndOfGeneration: &endOfAnswer,
+				Factory: New, Request: request(path), BadLoads: badLoads(t, path), EndOfGeneration: &endOfAnswer, Lost: lost,
 				// batches of other shapes take other paths through the kernels
 				Tolerance: 2e-3,
 			})
 		})
 	}
+}
+
+// lost makes engines of which the first step fails in a way that nothing can be saved from: the slot that a session is
+// given does not exist.
+func lost() (engine.ShardEngine, engine.TextEngine, error) {
+	e := newEngine(slog.Default())
+	return &astray{e}, &e.text, nil
+}
+
+type astray struct{ *shardEngine }
+
+func (a *astray) Open(ctx context.Context, session engine.SessionID, contextTokens uint32) error {
+	if err := a.shardEngine.Open(ctx, session, contextTokens); err != nil {
+		return err
+	}
+	a.sessions[session].slot = 1000
+	return nil
 }
 
 // badLoads are files that Load must refuse.

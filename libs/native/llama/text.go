@@ -12,7 +12,8 @@ import (
 // textEngine is the TextEngine of a shardEngine.
 type textEngine struct {
 	mu     sync.RWMutex // held for reading inside native code, so that it is not freed there
-	native *native      // nil unless the engine is Loaded or Lost
+	native *native      // nil unless the engine is Loaded
+	absent error        // why native is nil; nil: nothing was loaded yet
 }
 
 func (t *textEngine) attach(n *native) {
@@ -21,9 +22,21 @@ func (t *textEngine) attach(n *native) {
 	t.native = n
 }
 
-func (t *textEngine) detach() { t.attach(nil) }
+// detach waits for running calls and lets later ones fail with reason.
+func (t *textEngine) detach(reason error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.native, t.absent = nil, reason
+}
 
-func notLoadedText() error {
+// refusal is nil when there is a vocabulary. The caller holds mu for reading.
+func (t *textEngine) refusal() error {
+	switch {
+	case t.native != nil:
+		return nil
+	case t.absent != nil:
+		return t.absent
+	}
 	return engine.Errorf(engine.LifecycleViolation, "the llama.cpp engine holds no vocabulary; load a shard first")
 }
 
@@ -31,8 +44,8 @@ func notLoadedText() error {
 func (t *textEngine) Tokenize(ctx context.Context, text string, addSpecial, parseSpecial bool) ([]engine.TokenID, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if t.native == nil {
-		return nil, notLoadedText()
+	if err := t.refusal(); err != nil {
+		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, interrupted(ctx)
@@ -53,8 +66,8 @@ func (t *textEngine) Tokenize(ctx context.Context, text string, addSpecial, pars
 func (t *textEngine) Detokenize(ctx context.Context, tokens []engine.TokenID, special bool) ([]byte, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if t.native == nil {
-		return nil, notLoadedText()
+	if err := t.refusal(); err != nil {
+		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, interrupted(ctx)
