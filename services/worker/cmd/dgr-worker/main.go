@@ -51,7 +51,7 @@ type usage struct{ error }
 // run is the whole program; it returns the exit code.
 func run(p process) int {
 	command := &cobra.Command{
-		Use: "dgr-worker", Version: version, Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
+		Use: "dgr-worker", Version: version, Args: flagsOnly, SilenceErrors: true, SilenceUsage: true,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := config.Load(c.Flags(), p.environ)
 			if err != nil {
@@ -81,10 +81,18 @@ func report(w io.Writer, err error) int {
 	for line := range strings.SplitSeq(sentence(err), "\n") {
 		fmt.Fprintf(w, "dgr-worker: %s\n", line)
 	}
-	if u := (usage{}); errors.As(err, &u) || strings.HasPrefix(err.Error(), "unknown command") {
+	if u := (usage{}); errors.As(err, &u) {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// flagsOnly refuses anything that is no flag.
+func flagsOnly(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usage{fmt.Errorf("%q is no flag, and the worker takes nothing else; dgr-worker --help lists all flags", args[0])}
 }
 
 // sentence is what a person reads of err. An engine's own words are nearer to the matter than the table's.

@@ -116,7 +116,7 @@ func TestBadModel(t *testing.T) {
 
 func TestBadConfiguration(t *testing.T) {
 	start(t, nil, "--bogus").fails(exitUsage, "--bogus", "--help")
-	start(t, nil, "serve").fails(exitUsage, "serve")
+	start(t, nil, "serve").fails(exitUsage, "serve", "--help")
 	start(t, nil, fake("--sessions", "0")...).fails(exitUsage, "--sessions", "1 to 255")
 	start(t, []string{"DGR_CACHE_TYPE=q4"}, fake()...).fails(exitUsage, "DGR_CACHE_TYPE", "f16")
 	start(t, nil, fake("--config", "/none.yaml")...).fails(exitUsage, "/none.yaml", "does not exist")

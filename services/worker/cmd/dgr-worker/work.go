@@ -114,7 +114,7 @@ func (w *worker) run(p process, source shard.Source) error {
 	w.log.Debug("listening", "address", w.address.Addr().String(), "admin", w.port.Addr().String())
 
 	err := w.serve(p, source, failed)
-	if err == nil || w.end.now.Err() == nil {
+	if w.end.now.Err() == nil {
 		w.stopStreams()
 	}
 	closePorts()

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
@@ -66,8 +67,11 @@ var capability = &workerpb.Capability{
 		Layers: &workerpb.LayerRange{First: proto.Uint32(2), End: 5}, NLayer: 5, Tail: true, ContextLimit: 2048, NVocab: 512,
 		BoundaryIn: &workerpb.BoundaryLayout{Width: 64, Layout: "hidden"}, Verified: workerpb.Verified_VERIFIED_OWN,
 	},
-	Cache:    &workerpb.CacheAbility{Truncate: workerpb.TruncateAbility_TRUNCATE_ABILITY_ANY, Copy: workerpb.CopyAbility_COPY_ABILITY_PREFIX, Marks: proto.Uint32(0)},
-	Limits:   &workerpb.Limits{Sessions: 4, FirstWindow: &workerpb.Credit{Steps: proto.Uint32(8), Bytes: proto.Uint64(1 << 24)}, MaxLinger: durationpb.New(30 * time.Second)},
+	Cache: &workerpb.CacheAbility{Truncate: workerpb.TruncateAbility_TRUNCATE_ABILITY_ANY, Copy: workerpb.CopyAbility_COPY_ABILITY_PREFIX, Marks: proto.Uint32(0)},
+	Limits: &workerpb.Limits{
+		Sessions: 4, FirstWindow: &workerpb.Credit{Steps: proto.Uint32(8), Bytes: proto.Uint64(1 << 24)}, MaxLinger: durationpb.New(30 * time.Second),
+		BatchTokens: 512, MessageBytes: 1 << 20, WorkerWindowBytes: 1 << 30,
+	},
 	Numerics: &workerpb.Numerics{Backend: "cpu", Threads: 2, CacheType: "f16", MicroBatch: 512},
 	Devices:  []*workerpb.Device{{Name: "CPU", Backend: "cpu", MemoryTotal: 1 << 30, MemoryFree: proto.Uint64(0)}},
 	Text:     &workerpb.TextAbility{Served: true},
@@ -123,6 +127,19 @@ func must[T any](t *testing.T) func(T, error) T {
 	}
 }
 
+// conforms checks a body against the schema of the description.
+func conforms(t *testing.T, schema string, body []byte) {
+	t.Helper()
+	spec := must[*openapi3.T](t)(workeradmin.GetSwagger())
+	var value any
+	if err := json.Unmarshal(body, &value); err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	if err := spec.Components.Schemas[schema].Value.VisitJSON(value, openapi3.MultiErrors()); err != nil {
+		t.Errorf("a body is no %s: %v", schema, err)
+	}
+}
+
 func TestReadinessSaysTheState(t *testing.T) {
 	h := &held{}
 	client, _ := serve(t, h)
@@ -160,6 +177,7 @@ func TestReadinessSaysTheState(t *testing.T) {
 			if r.StatusCode() != tt.want || body == nil || string(body.State) != tt.status.State.String() || !tt.check(*body) {
 				t.Errorf("%d: %s", r.StatusCode(), r.Body)
 			}
+			conforms(t, "Readiness", r.Body)
 			if live := must[*workeradmin.GetLivezResponse](t)(client.GetLivezWithResponse(t.Context())); live.StatusCode() != 200 || !live.JSON200.Alive {
 				t.Errorf("livez: %d %s", live.StatusCode(), live.Body)
 			}
@@ -204,7 +222,9 @@ func TestReadyzAnswersWhileTheEngineIsFrozen(t *testing.T) {
 
 func TestCapability(t *testing.T) {
 	client, _ := serve(t, &held{status: shard.Status{State: tables.ShardReady, Loaded: &shard.Loaded{Info: engine.ShardInfo{Memory: engine.Memory{Weights: 77}}}}})
-	c := must[*workeradmin.GetCapabilityResponse](t)(client.GetCapabilityWithResponse(t.Context())).JSON200
+	r := must[*workeradmin.GetCapabilityResponse](t)(client.GetCapabilityWithResponse(t.Context()))
+	conforms(t, "Capability", r.Body)
+	c := r.JSON200
 	if c == nil || c.WorkerId != "w1" || *c.Instance != "ab" || c.Build.Pin != nil || c.Revisions.Max != 2 || len(c.Features) != 2 ||
 		c.Features[1].Status != "RESERVED" || *c.Features[1].Reason != "later" || c.Features[0].Reason != nil {
 		t.Fatalf("identity: %+v", c)
@@ -223,6 +243,7 @@ func TestCapability(t *testing.T) {
 func TestSessionsAreOrdered(t *testing.T) {
 	client, _ := serve(t, &held{})
 	r := must[*workeradmin.ListSessionsResponse](t)(client.ListSessionsWithResponse(t.Context()))
+	conforms(t, "SessionList", r.Body)
 	list := r.JSON200.Sessions
 	if len(list) != 2 || !strings.HasPrefix(list[0].Id, "01") || *list[0].Downstream != "127.0.0.1:9" || list[1].State != "LINGERING" ||
 		list[1].CacheLength != 7 || list[1].Attempt != 3 || list[1].AgeSeconds < 60 || list[1].Downstream != nil {
@@ -260,6 +281,11 @@ func TestDrain(t *testing.T) {
 		if status != tt.want || !strings.Contains(body, tt.has) {
 			t.Errorf("%.20q: %d %s", tt.body, status, body)
 		}
+		schema := "DrainStatus"
+		if tt.want == 400 {
+			schema = "Error"
+		}
+		conforms(t, schema, []byte(body))
 	}
 	if len(h.drains) != 3 || h.drains[0] != -1 || h.drains[1] != -1 || h.drains[2] != 2500*time.Millisecond {
 		t.Errorf("asked for %v", h.drains)
