@@ -139,13 +139,13 @@ func (c *shared) ready(ctx context.Context) error {
 		case state == connectivity.Ready:
 			return nil
 		case state == connectivity.TransientFailure && !failed:
-			return c.conn.Unreachable(nil)
+			return c.conn.Unreachable()
 		case state == connectivity.Idle:
 			c.conn.ClientConn.Connect()
 		}
 		failed = failed && state == connectivity.TransientFailure
 		if !c.conn.WaitForStateChange(ctx, state) {
-			return c.conn.Unreachable(ctx.Err())
+			return c.conn.Unreachable()
 		}
 	}
 }

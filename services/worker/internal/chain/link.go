@@ -93,7 +93,7 @@ func (l *Link) talk(conn *shared, bound time.Duration) error {
 	}
 	if err != nil && !opened {
 		if f := fault.Of(err); f.Inferred && f.Code == workerpb.ErrorCode_ERROR_CODE_DOWNSTREAM_UNREACHABLE {
-			err = conn.conn.Unreachable(err)
+			err = conn.conn.Unreachable()
 		}
 	}
 	l.ended(opened, err)

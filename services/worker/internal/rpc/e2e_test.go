@@ -1,6 +1,7 @@
 package rpc_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,7 @@ type setting struct {
 	sessions uint32
 	limits   func(*session.Limits)
 	allow    []string
+	address  string // to listen on; empty: a free port
 	server   []grpc.ServerOption
 }
 
@@ -62,7 +64,7 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", cmp.Or(s.address, "127.0.0.1:0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +188,7 @@ func openOf(id byte, workers []*worker) *workerpb.SessionRequest {
 		SessionId: append(make([]byte, 15), id), SessionKey: make([]byte, 32), Attempt: 1,
 		Revisions: &workerpb.RevisionRange{Min: 1, Max: 1}, ContextTokens: 128, Egress: workerpb.Egress_EGRESS_FORWARD,
 		Expect:  &workerpb.Expectation{Fingerprint: fingerprint[:], Layers: layersOf(workers[0])},
-		Receive: &workerpb.ReceiveWindow{Tokens: proto.Uint32(1000), Bytes: proto.Uint64(1 << 20)},
+		Receive: &workerpb.ReceiveWindow{Tokens: proto.Uint32(1 << 20), Bytes: proto.Uint64(1 << 20)},
 		Linger:  durationpb.New(0), Budget: durationpb.New(5 * time.Second),
 	}
 	for _, w := range workers[1:] {

@@ -414,3 +414,50 @@ func TestCancelSession(t *testing.T) {
 		cancel()
 	}
 }
+
+// A hop that comes back at its address is reached again by the next session.
+func TestRestartedHopIsReachedAgain(t *testing.T) {
+	workers := route(t, setting{}, 2)
+	d := dialTo(t, workers[0])
+	d.open(1, workers)
+	workers[1].kill()
+	if _, err := d.end(); err == nil {
+		t.Fatal("the loss is not told")
+	}
+	other := start(t, engine.LayerRange{First: 2, End: 4}, setting{address: workers[1].address})
+	d = dialTo(t, workers[0])
+	d.open(2, []*worker{workers[0], other})
+	d.send(step(1, 0, 0, run(5, 44)))
+	if text, _, failed := d.answer(1); failed != nil || len(text) != 5 {
+		t.Errorf("%q, %v", text, failed)
+	}
+}
+
+// Many sessions leave nothing behind.
+func TestSessionsLeaveNothing(t *testing.T) {
+	workers := route(t, setting{}, 2)
+	for n := range byte(40) {
+		d := dialTo(t, workers[0])
+		d.open(n, workers)
+		d.send(step(1, 0, 0, run(3, 44)))
+		d.answer(1)
+		if n%2 == 0 {
+			d.send(&workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Close{Close: &workerpb.Close{}}})
+		} else {
+			d.cancel() // the link breaks, and nothing lingers
+		}
+		_, _ = d.end()
+		_ = d.conn.Close()
+	}
+	for i, w := range workers {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		if w.dir.Empty(ctx) != nil {
+			t.Errorf("worker %d holds %v", i, w.dir.List())
+		}
+		cancel()
+		m := w.dir.Metrics()
+		if m.GetSessionsOpened() != 40 || m.GetTotal().GetTokensEvaluated() != 120 || m.GetImpossibleTransitions() != 0 {
+			t.Errorf("worker %d: %v", i, m)
+		}
+	}
+}

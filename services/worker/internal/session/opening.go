@@ -55,6 +55,11 @@ func (c *Core) advanceOpening() bool {
 	if c.job != nil {
 		return false
 	}
+	if c.hop.stepTokens(c.opening.window) == 0 {
+		c.fire(tables.SessionEventRefusedHere, cause{err: c.mine(fault.New(workerpb.ErrorCode_ERROR_CODE_NO_CAPACITY,
+			"the windows of other sessions take all that worker %s has", c.hop.WorkerID))})
+		return true
+	}
 	switch c.opening.stage {
 	case stageRest:
 		if c.opening.waited {

@@ -67,11 +67,15 @@ type residence struct {
 	scheduler *batch.Scheduler
 }
 
+// leastFrame is the smallest full frame that the contract allows, bytes.
+const leastFrame = 64 << 10
+
 // New makes an empty directory without a shard.
 func New(options Options) *Directory {
 	if options.Observer == nil {
 		options.Observer = deaf{}
 	}
+	options.Limits.FrameBytes = max(options.Limits.FrameBytes, leastFrame)
 	return &Directory{options: options, sessions: map[engine.SessionID]*Session{}, changed: make(chan struct{})}
 }
 
