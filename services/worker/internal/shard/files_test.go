@@ -10,6 +10,8 @@ import (
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine/fake"
+	"github.com/distributed-gguf-runtime/dgr/libs/native/tiny"
 )
 
 func TestStoreGivesOnlyItsOwn(t *testing.T) {
@@ -58,5 +60,85 @@ func TestFilesRefuseWhatIsNoModel(t *testing.T) {
 		if !errors.Is(err, engine.BadModelFile) || !strings.Contains(err.Error(), p) {
 			t.Errorf("%s: %v", p, err)
 		}
+	}
+}
+
+// written is a tiny model in so many files, and the name of the last one.
+func written(t *testing.T, parts int, seed uint64) string {
+	t.Helper()
+	spec, err := tiny.Default("llama")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Seed = seed
+	paths, err := tiny.WriteWith(t.Context(), filepath.Join(t.TempDir(), "m.gguf"), spec, tiny.Options{Parts: parts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return paths[len(paths)-1]
+}
+
+// loadFile loads layers of a file into the fake engine, which reads none of it, and returns what is loaded.
+func loadFile(t *testing.T, path string, layers engine.LayerRange) Loaded {
+	t.Helper()
+	w := newWorld(t)
+	defer w.end(t)
+	order := Order{Source: Files{Engines: fake.Factory(fake.Default())}, Model: path, Layers: layers}
+	if err := w.Load(t.Context(), order, nil); err != nil {
+		t.Fatal(err)
+	}
+	return *w.Status().Loaded
+}
+
+func TestFilesHaveAnIdentity(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	one, parts, other := written(t, 1, 1), written(t, 3, 1), written(t, 1, 2)
+	first := loadFile(t, one, engine.LayerRange{})
+	again := loadFile(t, one, engine.LayerRange{First: 1, End: 3})
+	split := loadFile(t, parts, engine.LayerRange{First: 3})
+	foreign := loadFile(t, other, engine.LayerRange{})
+	if first.Fingerprint != again.Fingerprint || first.Fingerprint != split.Fingerprint || first.Fingerprint == foreign.Fingerprint {
+		t.Errorf("fingerprints: one %x, again %x, in parts %x, another %x", first.Fingerprint, again.Fingerprint, split.Fingerprint, foreign.Fingerprint)
+	}
+	if first.Verified != workerpb.Verified_VERIFIED_ALL || again.Verified != workerpb.Verified_VERIFIED_OWN {
+		t.Errorf("first %v, again %v", first.Verified, again.Verified)
+	}
+	if split.Info.Layers != (engine.LayerRange{First: 3, End: 4}) {
+		t.Errorf("the rest from layer 3 is %v", split.Info.Layers)
+	}
+}
+
+// A tensor that rots without anything else changing must not be served.
+func TestRottenFileIsFound(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	path := written(t, 1, 1)
+	loadFile(t, path, engine.LayerRange{})
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 1)
+	if _, err := f.ReadAt(b, info.Size()-5); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 1
+	if _, err := f.WriteAt(b, info.Size()-5); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, info.ModTime(), info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	defer w.end(t)
+	order := Order{Source: Files{Engines: fake.Factory(fake.Default())}, Model: path}
+	if err := w.Load(t.Context(), order, nil); !errors.Is(err, engine.BadModelFile) || !strings.Contains(err.Error(), path) {
+		t.Errorf("error is %v", err)
 	}
 }

@@ -1,0 +1,78 @@
+//go:build llama && cgo
+
+package main
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/libs/native/tiny"
+)
+
+// real are the arguments of a worker with llama.cpp on free ports. One thread: the models are tiny.
+func real(more ...string) []string {
+	return append([]string{"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--announce", "--threads", "1", "--chain-allow", "127.0.0.1:*"}, more...)
+}
+
+// write writes a tiny model into folder; claim, if not empty, is the architecture that its header names.
+func write(t *testing.T, folder, claim string) string {
+	t.Helper()
+	spec, err := tiny.Default("llama")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Claim = claim
+	path := filepath.Join(folder, "tiny.gguf")
+	if err := tiny.Write(t.Context(), path, spec); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestLlamaRouteSaysWhatOneWorkerSays(t *testing.T) {
+	const n = 16
+	path := write(t, t.TempDir(), "")
+	whole := start(t, nil, real("--model", path)...).ready()
+	head := start(t, nil, real("--model", path, "--layers", "0:1")...)
+	tail := start(t, nil, real("--model", path, "--layers", "1:")...)
+	want, err := take(t, generate(t, open(t, whole), n), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := take(t, generate(t, open(t, head.ready(), tail.ready()), n), n); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+}
+
+func TestLlamaLoadsFromTheStore(t *testing.T) {
+	store := t.TempDir()
+	write(t, store, "")
+	c := start(t, nil, real("--store", store, "--log-level", "debug")...)
+	s := shardService(t, c.field("listening", "address"))
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	if _, err := load(ctx, s, &workerpb.LoadShardRequest{Model: "../tiny", First: proto.Uint32(0)}); !errors.Is(err, fault.Code(workerpb.ErrorCode_ERROR_CODE_MALFORMED)) {
+		t.Errorf("a path: %v", err)
+	}
+	if _, err := load(ctx, s, &workerpb.LoadShardRequest{Model: "none", First: proto.Uint32(0)}); !errors.Is(err, engine.BadModelFile) {
+		t.Errorf("no such model: %v", err)
+	}
+	if _, err := load(ctx, s, &workerpb.LoadShardRequest{Model: "tiny", First: proto.Uint32(2)}); err != nil {
+		t.Fatal(err)
+	}
+	if a := c.ready(); a.Layers != "2:4" {
+		t.Errorf("announced %+v", a)
+	}
+}
+
+func TestLlamaRefusesAnArchitecture(t *testing.T) {
+	start(t, nil, real("--model", write(t, t.TempDir(), "mamba"))...).fails(exitFailed, "mamba")
+}
