@@ -21,7 +21,7 @@ func TestAnnounceServeDrain(t *testing.T) {
 	if status, body := get(t, "http://"+a.Admin+"/v1/capability"); status != 200 || !strings.Contains(body, a.Fingerprint) {
 		t.Errorf("capability: %d %s", status, body)
 	}
-	if status, body := get(t, "http://"+a.Admin+"/metrics"); status != 200 || !strings.Contains(body, `dgr_worker_shard_state{state="READY"} 1`) {
+	if status, body := get(t, "http://"+a.Admin+"/metrics"); status != 200 || !strings.Contains(body, `dgr_worker_shard_state{state="READY"} 1`) || !strings.Contains(body, "\ndgr_worker_ready 1\n") {
 		t.Errorf("metrics: %d %s", status, body)
 	}
 	c.signal(syscall.SIGTERM)

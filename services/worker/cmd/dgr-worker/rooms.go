@@ -135,8 +135,14 @@ func list(directory *live.Directory) func() []admin.Session {
 	}
 }
 
-// watch adds what the directory counts to the metrics.
-func watch(metrics *telemetry.Metrics, d *live.Directory) {
+// watch adds what shard and directory know to the metrics.
+func watch(metrics *telemetry.Metrics, s *shard.Shard, d *live.Directory) {
+	metrics.Gauge("ready", "1 while new sessions are taken and the last probe passed not long ago.", func() float64 {
+		if s.Status().Ready {
+			return 1
+		}
+		return 0
+	})
 	metrics.Gauge("sessions", "Sessions now, lingering ones included.", func() float64 { return float64(d.Sessions()) })
 	count := func(name, help string, read func(*workerpb.Usage) float64) {
 		metrics.Counter(name, help, func() float64 { return read(d.Metrics().GetTotal()) })

@@ -84,11 +84,11 @@ func (w *worker) build(source shard.Source) (err error) {
 		return err
 	}
 	directory := newDirectory(w.cfg, w.dialer, metrics, w.log)
-	watch(metrics, directory)
 	w.shard = shard.New(shard.Options{
 		Residents: residents{directory, metrics}, Log: w.log, Observer: metrics, Drain: w.cfg.Drain,
 		ProbeInterval: w.cfg.ProbeInterval, ProbeTimeout: w.cfg.ProbeTimeout, Request: requestOf(w.cfg),
 	})
+	watch(metrics, w.shard, directory)
 	w.rpc = newServer(w.cfg, w.shard, directory, source, w.log)
 	w.admin = admin.New(admin.Options{
 		WorkerID: w.cfg.WorkerID, Shard: w.shard, Capability: w.rpc.Capability, Sessions: list(directory),

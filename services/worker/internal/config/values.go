@@ -14,7 +14,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
 )
 
-const layersLegal = "FIRST:END with FIRST < END, or FIRST: for all the rest, as 0:3 or 3:"
+const layersLegal = "FIRST:END with FIRST < END, as 0:3, or FIRST: as 3: for all the rest"
 
 // fakeModel says whether only the fake engine knows the model.
 func fakeModel(model string) bool { return model == "fake" || strings.HasPrefix(model, "fake:") }
