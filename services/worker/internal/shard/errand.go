@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"runtime"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
@@ -88,6 +89,18 @@ func (s *Shard) closeEngine(e engine.ShardEngine) {
 	case <-ctx.Done():
 		s.log.Error("the engine does not come to rest and is left behind; restart the worker to get its memory back", "bound", restBound)
 	}
+}
+
+// apart runs do on an operating system thread that ends with it. A native engine keeps a pool of compute threads for every
+// thread that computes: that of the scheduler's shall be the only one that stays.
+func apart(do func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		do()
+	}()
+	<-done
 }
 
 // cancelled is the outcome of a load that was stopped.

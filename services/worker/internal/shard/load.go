@@ -72,7 +72,10 @@ func (l *load) outcome() error { return l.err }
 
 // runLoad is the errand of one load: open, identify, load, probe, settle.
 func (s *Shard) runLoad(l *load) {
-	loaded, took, err := s.bring(l)
+	var loaded Loaded
+	var took time.Duration
+	var err error
+	apart(func() { loaded, took, err = s.bring(l) })
 	if err == nil {
 		s.options.Residents.Settle(loaded)
 	}

@@ -70,7 +70,9 @@ func (s *Shard) runProbes(ctx context.Context, l Loaded, p *probe) {
 			return
 		}
 		bounded, cancel := context.WithTimeout(ctx, s.options.ProbeTimeout)
-		health, err := l.Engine.Health(bounded, true)
+		var health engine.Health
+		var err error
+		apart(func() { health, err = l.Engine.Health(bounded, true) })
 		cancel()
 		if ctx.Err() != nil {
 			return
