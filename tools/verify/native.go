@@ -48,9 +48,6 @@ func DgrNative(ctx context.Context, w *workspace.Workspace, args ...string) erro
 // NativeEnv builds the native library, which costs nothing when it is built, and returns the environment, as KEY=VALUE,
 // with which Go code is built with the tag llama.
 func NativeEnv(ctx context.Context, w *workspace.Workspace) ([]string, error) {
-	if err := DgrNative(ctx, w, "build"); err != nil {
-		return nil, err
-	}
 	out, err := w.Output(ctx, "", nil, "go", "run", "./libs/native/cmd/dgr-native", "env")
 	if err != nil {
 		return nil, err
