@@ -65,20 +65,21 @@ func CTest(ctx context.Context) error {
 // Build gives the library of the present pin, patches, shim, compiler and flags: from the cache, or by building it.
 func (b *Builder) Build(ctx context.Context) (Result, error) {
 	started := time.Now()
-	t, err := b.find(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	r, err := b.recipe(ctx, t)
+	r, err := b.recipe(ctx)
 	if err != nil {
 		return Result{}, err
 	}
 	dir := filepath.Join(b.store.Cache(), "build", r.key())
 	if result, err := open(dir); err == nil {
+		used(dir)
 		b.report(fmt.Sprintf("native: %s is built (%s)", r.key()[:12], since(started)))
 		return result, nil
 	} else if !os.IsNotExist(err) {
 		b.report(fmt.Sprintf("native: %v; building it anew", err))
+	}
+	t, err := b.tools(ctx, r)
+	if err != nil {
+		return Result{}, err
 	}
 	unlock, err := b.store.Lock(ctx, "build-"+r.base()[:32])
 	if err != nil {
@@ -99,7 +100,7 @@ func (b *Builder) Build(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	b.report(fmt.Sprintf("native: built %s in %s", r.key()[:12], since(started)))
-	b.prune(r)
+	b.prune()
 	return result, nil
 }
 

@@ -2,10 +2,12 @@ package build
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -19,7 +21,10 @@ func TestBuildIsKeptByContent(t *testing.T) {
 	_, ok := first.Bench()
 	require.True(t, ok)
 
-	again, err := m.builder().Build(t.Context())
+	// what is built needs no tools but the compiler that it is for
+	b := m.builder()
+	b.finder.lookPath = without("git", "cmake", "ninja", "python3")
+	again, err := b.Build(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, first, again)
 	said := m.reported()
@@ -39,9 +44,7 @@ func TestKeyDependsOn(t *testing.T) {
 	m := newMade(t)
 	key := func() string {
 		b := m.builder()
-		tools, err := b.find(t.Context())
-		require.NoError(t, err)
-		r, err := b.recipe(t.Context(), tools)
+		r, err := b.recipe(t.Context())
 		require.NoError(t, err)
 		return r.key()
 	}
@@ -156,13 +159,36 @@ func TestCTest(t *testing.T) {
 }
 
 func TestSystemLibs(t *testing.T) {
-	m := newMade(t)
-	libs, err := m.builder().systemLibs(map[string]string{"OpenMP_CXX_LIB_NAMES": "gomp;pthread",
+	var said string
+	b := &Builder{report: func(line string) { said += line }}
+	libs, err := b.systemLibs(map[string]string{"OpenMP_CXX_LIB_NAMES": "gomp;pthread",
 		"OpenMP_gomp_LIBRARY": "/usr/lib/libgomp.so", "OpenMP_pthread_LIBRARY": "OpenMP_pthread_LIBRARY-NOTFOUND"})
 	require.NoError(t, err)
 	require.Subset(t, libs, []string{"/usr/lib/libgomp.so", "-lpthread", "-lm"})
-	require.Empty(t, m.reported())
-	_, err = m.builder().systemLibs(nil)
+	require.Empty(t, said)
+	_, err = b.systemLibs(nil)
 	require.NoError(t, err)
-	require.Contains(t, m.reported(), "OpenMP not found")
+	require.Contains(t, said, "OpenMP not found")
+}
+
+func TestPruneKeepsWhatIsUsed(t *testing.T) {
+	m := newMade(t)
+	long := time.Now().Add(-2 * idle)
+	var dirs []string
+	for i := range keep + 3 {
+		dir := filepath.Join(m.cache, "build", fmt.Sprintf("old%d", i))
+		require.NoError(t, os.MkdirAll(dir, 0o755))
+		at := long.Add(time.Duration(-i) * time.Hour)
+		require.NoError(t, os.Chtimes(dir, at, at))
+		dirs = append(dirs, dir)
+	}
+	used(dirs[len(dirs)-1])
+	m.builder().prune()
+	for i, dir := range dirs {
+		if i < keep-1 || i == len(dirs)-1 {
+			require.DirExists(t, dir)
+		} else {
+			require.NoDirExists(t, dir)
+		}
+	}
 }

@@ -40,6 +40,8 @@ func (b *Builder) compile(ctx context.Context, t tools, r recipe, targets []stri
 		return err
 	}
 	tree := b.compileTree(r)
+	used(patched)
+	defer used(tree)
 	if err := os.MkdirAll(tree, 0o755); err != nil {
 		return fmt.Errorf("make the build directory: %w", err)
 	}
@@ -79,7 +81,7 @@ func (b *Builder) compile(ctx context.Context, t tools, r recipe, targets []stri
 // step runs one program of the build, with its output in the log and progress in the report.
 func (b *Builder) step(ctx context.Context, t tools, log *os.File, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), "CC="+strings.Join(t.cc, " "), "CXX="+strings.Join(t.cxx, " "), "NINJA_STATUS=[%f/%t] ", "LC_ALL=C")
+	cmd.Env = append(append(os.Environ(), t.compilers...), "NINJA_STATUS=[%f/%t] ", "LC_ALL=C")
 	tail := &progress{started: time.Now(), report: b.report}
 	out := io.MultiWriter(log, tail)
 	cmd.Stdout, cmd.Stderr = out, out

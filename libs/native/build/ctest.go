@@ -18,15 +18,15 @@ const ModelsVariable = "DGR_TINY_MODELS"
 
 // Test builds where needed and runs CTest on random models, with its output in out.
 func (b *Builder) Test(ctx context.Context, out io.Writer) error {
-	t, err := b.find(ctx)
-	if err != nil {
-		return err
-	}
-	r, err := b.recipe(ctx, t)
-	if err != nil {
-		return err
-	}
 	if _, err := b.Build(ctx); err != nil {
+		return err
+	}
+	r, err := b.recipe(ctx)
+	if err != nil {
+		return err
+	}
+	t, err := b.tools(ctx, r)
+	if err != nil {
 		return err
 	}
 	unlock, err := b.store.Lock(ctx, "build-"+r.base()[:32])

@@ -21,6 +21,7 @@ const PortableVariable = "DGR_NATIVE_PORTABLE"
 
 // recipe is all that decides the bytes of a build.
 type recipe struct {
+	cc, cxx  []string // compilers, with leading arguments as in CXX="ccache g++"
 	series   source.Series
 	compiler string   // identity of the compiler, and of the processor where the build is for it
 	flags    []string // of cmake
@@ -46,17 +47,21 @@ func hashOf(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-func (b *Builder) recipe(ctx context.Context, t tools) (recipe, error) {
+func (b *Builder) recipe(ctx context.Context) (recipe, error) {
 	series, err := b.store.Series()
 	if err != nil {
 		return recipe{}, err
 	}
-	r := recipe{series: series, shimDir: filepath.Join(b.store.Module(), "shim")}
+	cc, cxx, err := b.finder.compilers()
+	if err != nil {
+		return recipe{}, err
+	}
+	r := recipe{cc: cc, cxx: cxx, series: series, shimDir: filepath.Join(b.store.Module(), "shim")}
 	if r.shim, err = hashFiles(r.shimDir); err != nil {
 		return recipe{}, fmt.Errorf("read the shim: %w", err)
 	}
 	native := b.finder.getenv(PortableVariable) != "1"
-	if r.compiler, err = identity(ctx, t, native); err != nil {
+	if r.compiler, err = identity(ctx, cc, cxx, native); err != nil {
 		return recipe{}, err
 	}
 	for _, name := range []string{"CFLAGS", "CXXFLAGS", "LDFLAGS"} {
@@ -91,16 +96,16 @@ func flags(native bool) []string {
 
 // identity tells compilers apart, and processors where the build is for the one it runs on: a cache may be shared by
 // machines.
-func identity(ctx context.Context, t tools, native bool) (string, error) {
+func identity(ctx context.Context, cc, cxx []string, native bool) (string, error) {
 	id := runtime.GOOS + "/" + runtime.GOARCH + "\n"
-	for _, compiler := range [][]string{t.cc, t.cxx} {
+	for _, compiler := range [][]string{cc, cxx} {
 		version, err := ask(ctx, compiler[0], append(compiler[1:len(compiler):len(compiler)], "--version")...)
 		if err != nil {
 			return "", fmt.Errorf("the compiler %s does not run: %w", strings.Join(compiler, " "), err)
 		}
 		id += strings.Join(compiler, " ") + "\n" + version
 	}
-	args := append(t.cxx[1:len(t.cxx):len(t.cxx)], "-dM", "-E", "-x", "c++", os.DevNull)
+	args := append(cxx[1:len(cxx):len(cxx)], "-dM", "-E", "-x", "c++", os.DevNull)
 	if native {
 		processor := "-march=native"
 		if runtime.GOARCH == "arm64" {
@@ -108,9 +113,9 @@ func identity(ctx context.Context, t tools, native bool) (string, error) {
 		}
 		args = append(args, processor)
 	}
-	macros, err := ask(ctx, t.cxx[0], args...)
+	macros, err := ask(ctx, cxx[0], args...)
 	if err != nil {
-		return "", fmt.Errorf("the compiler %s does not tell its macros: %w", strings.Join(t.cxx, " "), err)
+		return "", fmt.Errorf("the compiler %s does not tell its macros: %w", strings.Join(cxx, " "), err)
 	}
 	return id + macros, nil
 }

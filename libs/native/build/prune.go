@@ -8,18 +8,23 @@ import (
 	"time"
 )
 
-// keep is how many builds, and as many compile trees, stay in the cache.
-const keep = 6
+const (
+	keep = 6                  // how many builds, compile trees and patched sources stay in the cache
+	idle = 7 * 24 * time.Hour // how long any other must be unused before it goes
+)
 
-// idle is how long a directory must be unused before it goes.
-const idle = 24 * time.Hour
+// used marks a directory of the cache as used now.
+func used(dir string) {
+	now := time.Now()
+	_ = os.Chtimes(dir, now, now)
+}
 
-// prune removes old builds and compile trees. It is a courtesy: what cannot be removed stays.
-func (b *Builder) prune(r recipe) {
-	for kind, mine := range map[string]string{"build": r.key(), "work": r.base()[:32]} {
+// prune removes what nobody has used for long. It is a courtesy: what cannot be removed stays.
+func (b *Builder) prune() {
+	for kind, keep := range map[string]int{"build": keep, "work": keep, "patched": keep, "tmp": 0} {
 		dirs := byAge(filepath.Join(b.store.Cache(), kind))
 		for _, d := range dirs[min(keep, len(dirs)):] {
-			if d.name != mine && time.Since(d.time) > idle {
+			if time.Since(d.time) > idle {
 				_ = os.RemoveAll(filepath.Join(b.store.Cache(), kind, d.name))
 			}
 		}

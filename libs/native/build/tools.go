@@ -28,10 +28,10 @@ const (
 	askTime     = time.Minute
 )
 
-// tools are the programs that a build runs. Compilers may carry leading arguments, as in CXX="ccache g++".
+// tools are the programs that a build runs.
 type tools struct {
 	cmake, ctest, ninja string
-	cc, cxx             []string
+	compilers           []string // environment
 }
 
 // finder looks programs up; tests put another one in its place.
@@ -85,15 +85,13 @@ func (f finder) compiler(variable string, names ...string) ([]string, error) {
 	return nil, fmt.Errorf("none of %s", strings.Join(names, ", "))
 }
 
-// find gives all tools. cmake and ninja that are missing or too old are put into a Python environment in the cache.
-func (b *Builder) find(ctx context.Context) (tools, error) {
-	var t tools
+// tools gives what a build of r needs. cmake and ninja that are missing or too old are put into a Python environment in
+// the cache.
+func (b *Builder) tools(ctx context.Context, r recipe) (tools, error) {
+	t := tools{compilers: []string{"CC=" + strings.Join(r.cc, " "), "CXX=" + strings.Join(r.cxx, " ")}}
 	var err error
 	if _, err := b.finder.lookPath("git"); err != nil {
 		return t, &missingError{what: "git was", apt: "git", dnf: "git", brew: "git"}
-	}
-	if t.cc, t.cxx, err = b.finder.compilers(); err != nil {
-		return t, err
 	}
 	if t.cmake, err = b.recentCMake(ctx); err == nil {
 		t.ctest, err = b.finder.lookPath("ctest")

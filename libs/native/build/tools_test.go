@@ -22,6 +22,7 @@ func without(names ...string) func(string) (string, error) {
 }
 
 func TestMissingToolsAreNamed(t *testing.T) {
+	m := newMade(t)
 	for name, c := range map[string]struct {
 		hide []string
 		want []string
@@ -32,7 +33,7 @@ func TestMissingToolsAreNamed(t *testing.T) {
 		"ninja":    {[]string{"ninja", "python3"}, []string{"no ninja", "dnf install cmake ninja-build"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newMade(t).builder()
+			b := m.builder()
 			b.finder.lookPath = without(c.hide...)
 			_, err := b.Build(t.Context())
 			for _, want := range c.want {
@@ -75,7 +76,7 @@ func TestToolsFromPython(t *testing.T) {
 			for range 2 {
 				b := m.builder()
 				b.finder.lookPath = find
-				got, err := b.find(t.Context())
+				got, err := b.tools(t.Context(), recipe{})
 				require.NoError(t, err)
 				require.Equal(t, m.cache, filepath.Dir(filepath.Dir(filepath.Dir(filepath.Dir(got.cmake)))))
 				require.FileExists(t, got.cmake)

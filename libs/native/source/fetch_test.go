@@ -135,7 +135,7 @@ func TestFetchRefusesOtherTree(t *testing.T) {
 	m := newModule(t, u.tree, gitSource(other), gitSource(u))
 	s := m.open()
 	_, err := s.Fetch(t.Context())
-	for _, want := range []string{"git repository " + other.dir, tree, u.tree} {
+	for _, want := range []string{"git repository " + other.dir + " gave tree " + tree, u.tree, "nothing is built from it"} {
 		require.ErrorContains(t, err, want)
 	}
 	require.False(t, s.Cached())

@@ -26,8 +26,10 @@ func (s *Store) Refresh(ctx context.Context, worktree string) error {
 		}
 		worktree = filepath.Join(tmp, "tree")
 		if err := clone(ctx, pristine, worktree); err != nil {
+			remove()
 			return err
 		}
+		// A conflict is worked on in this directory.
 		if err := s.rebase(ctx, worktree); err != nil {
 			return err
 		}
