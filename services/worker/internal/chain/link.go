@@ -65,7 +65,7 @@ func (l *Link) run(bound time.Duration) {
 		var conn *shared
 		if conn, err = l.dialer.take(at); err == nil {
 			defer l.dialer.leave(at, conn)
-			err = l.talk(conn, bound)
+			l.talk(conn, bound)
 			return
 		}
 	}
@@ -74,7 +74,7 @@ func (l *Link) run(bound time.Duration) {
 }
 
 // talk connects, runs the stream and reports its end.
-func (l *Link) talk(conn *shared, bound time.Duration) error {
+func (l *Link) talk(conn *shared, bound time.Duration) {
 	connecting, cancel := context.WithTimeout(l.ctx, bound)
 	err := conn.ready(connecting)
 	if err == nil {
@@ -97,7 +97,6 @@ func (l *Link) talk(conn *shared, bound time.Duration) error {
 		}
 	}
 	l.ended(opened, err)
-	return err
 }
 
 // stream reads to the end; a goroutine of its own writes. It returns once that has ended too.

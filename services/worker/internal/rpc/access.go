@@ -21,11 +21,12 @@ type Operation string
 
 // The operations.
 const (
-	OperationSession Operation = "session" // Session, CancelSession, ReleaseSession as a driver
-	OperationChain   Operation = "chain"   // Session as a hop before this one
-	OperationObserve Operation = "observe" // GetCapability, GetHealth, WatchHealth, GetMetrics
-	OperationText    Operation = "text"
-	OperationShard   Operation = "shard" // LoadShard, UnloadShard, Drain
+	OperationSession  Operation = "session"  // Session, CancelSession, ReleaseSession as a driver
+	OperationChain    Operation = "chain"    // Session as a hop before this one
+	OperationDelegate Operation = "delegate" // name another in Open.on_behalf_of
+	OperationObserve  Operation = "observe"  // GetCapability, GetHealth, WatchHealth, GetMetrics
+	OperationText     Operation = "text"
+	OperationShard    Operation = "shard" // LoadShard, UnloadShard, Drain
 )
 
 // Authenticator finds out who calls. It fails closed: an error is UNAUTHENTICATED unless it says otherwise.

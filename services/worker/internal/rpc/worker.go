@@ -11,6 +11,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session/live"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
 )
@@ -29,7 +30,10 @@ func (w *workerService) GetHealth(context.Context, *workerpb.GetHealthRequest) (
 	return &workerpb.GetHealthResponse{Health: w.server.healthNow(w.server.options.Shard.Status())}, nil
 }
 
-func (w *workerService) WatchHealth(_ *workerpb.WatchHealthRequest, stream grpc.ServerStreamingServer[workerpb.WatchHealthResponse]) error {
+func (w *workerService) WatchHealth(r *workerpb.WatchHealthRequest, stream grpc.ServerStreamingServer[workerpb.WatchHealthResponse]) error {
+	if err := session.Strict(r); err != nil {
+		return err
+	}
 	for {
 		status, changed := w.server.options.Shard.Watch()
 		if err := stream.Send(&workerpb.WatchHealthResponse{Health: w.server.healthNow(status)}); err != nil {
@@ -94,7 +98,10 @@ func (w *workerService) mayOpen(ctx context.Context, o *workerpb.Open) error {
 	if o.GetHeld() != nil || o.GetRing() != nil {
 		what = OperationChain
 	}
-	return w.server.allow(ctx, what)
+	if err := w.server.allow(ctx, what); err != nil || o.GetOnBehalfOf() == "" {
+		return err
+	}
+	return w.server.allow(ctx, OperationDelegate)
 }
 
 func (w *workerService) CancelSession(_ context.Context, r *workerpb.CancelSessionRequest) (*workerpb.CancelSessionResponse, error) {

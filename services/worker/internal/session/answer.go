@@ -166,6 +166,7 @@ func (c *Core) tokenBelow(t *workerpb.Token) {
 // sendResult is the good terminal reply of a step.
 func (c *Core) sendResult(s *step) {
 	c.steps.remove(s)
+	c.active = c.now
 	m := &workerpb.StepResult{
 		StepId: s.id, Cache: c.routeCache(), Finish: s.finish, Output: s.output, Timing: []*workerpb.HopTiming{c.timing(s)},
 	}

@@ -40,7 +40,7 @@ type Core struct {
 	job        *job // what the engine is doing for this session, or nil
 
 	openDeadline, closeDeadline, lingerDeadline, restDeadline time.Time // zero: not set
-	active                                                    time.Time // of the last message from the upstream
+	active                                                    time.Time // of the last message from the upstream, or reply to it
 	linger                                                    time.Duration
 	usage                                                     usage
 	idled                                                     bool // what ends the session is the idle bound

@@ -100,6 +100,9 @@ func (c *Core) evaluated(j *job, o Outcome) {
 		c.refund(s)
 		s.applied = err == nil
 	}
+	if err == nil && !finite(r.Boundary.Data) {
+		err = engine.Errorf(engine.NumericFault, "what the engine made holds NaN or Inf") // and is undone like any failed step
+	}
 	switch {
 	case s.answer != nil: // the run ended meanwhile; settle goes back to its length
 	case err != nil && s.state == tables.StepCancelling:
@@ -114,6 +117,16 @@ func (c *Core) evaluated(j *job, o Outcome) {
 		s.data = r.Boundary.Data
 		c.fireStep(s, j.event())
 	}
+}
+
+// finite says whether no float32 of data is NaN or Inf: none has all bits of its exponent set.
+func finite(data []byte) bool {
+	for ; len(data) >= float; data = data[float:] {
+		if data[3]&0x7f == 0x7f && data[2]&0x80 != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // engineFault is an engine's error about one step. All of them end the step alone, but for lack of memory.

@@ -352,7 +352,7 @@ func (p *player) breakLink() {
 }
 
 func TestEveryInterleavingKeepsTheCachesEqual(t *testing.T) {
-	runs := uint64(400)
+	runs := uint64(250)
 	if testing.Short() {
 		runs = 100
 	}

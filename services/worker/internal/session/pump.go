@@ -13,7 +13,6 @@ type job struct {
 	tokens  []uint32
 	iterate bool // an iteration, not the step's own tokens
 	undo    bool // a truncation that takes failed steps back
-	trim    bool // a truncation to the length that the run's result names
 	stopped bool // StopWork was asked for
 }
 

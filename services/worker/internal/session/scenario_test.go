@@ -151,6 +151,8 @@ func (s *stage) command(words []string) {
 		s.hops[n[1]].frozen = true
 	case "fail":
 		s.hops[n[1]].fails = engine.Code(words[2])
+	case "poison": // its next result holds NaN, and its engine does not notice
+		s.hops[n[1]].poisoned = true
 	case "cut":
 		s.cut(s.hops[n[1]])
 	case "drain":

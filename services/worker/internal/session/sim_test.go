@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -36,24 +35,25 @@ type world struct {
 
 // node is one hop: its core, its engine, and the link into it.
 type node struct {
-	index  int
-	core   *session.Core
-	hop    *session.Hop
-	engine engine.ShardEngine
-	work   []session.Work // handed in, not done
-	stop   bool           // StopWork was asked for the work in hand
-	down   []*workerpb.SessionRequest
-	up     []*workerpb.SessionResponse
-	dialed bool // a link into this hop exists
-	opened bool // Opened came over it
-	broken error
-	wins   uint64
-	gone   int
-	id     engine.SessionID
-	last   func()      // says that the driver's stream ends
-	frozen bool        // it neither computes nor answers
-	fails  engine.Code // how its next step fails
-	held   []uint32    // tokens that the engine was given, as it holds them
+	index    int
+	core     *session.Core
+	hop      *session.Hop
+	engine   engine.ShardEngine
+	work     []session.Work // handed in, not done
+	stop     bool           // StopWork was asked for the work in hand
+	down     []*workerpb.SessionRequest
+	up       []*workerpb.SessionResponse
+	dialed   bool // a link into this hop exists
+	opened   bool // Opened came over it
+	broken   error
+	wins     uint64
+	gone     int
+	id       engine.SessionID
+	last     func()      // says that the driver's stream ends
+	frozen   bool        // it neither computes nor answers
+	poisoned bool        // its next result holds NaN
+	fails    engine.Code // how its next step fails
+	held     []uint32    // tokens that the engine was given, as it holds them
 }
 
 var (
@@ -155,8 +155,6 @@ func (w *world) note(format string, args ...any) {
 		fmt.Fprintf(w.log, format+"\n", args...)
 	}
 }
-
-var short = prototext.MarshalOptions{}
 
 func (w *world) deliverDown(n *node, at int) {
 	m := n.down[at]
@@ -272,6 +270,10 @@ func (w *world) step(n *node, job session.Work, o *session.Outcome) {
 	}
 	o.Result = results[0]
 	o.Result.Compute = time.Millisecond
+	if n.poisoned {
+		n.poisoned = false
+		copy(o.Result.Boundary.Data[4:], []byte{0, 0, 0xc0, 0xff})
+	}
 	if o.Result.Err == nil {
 		for _, id := range job.Step.Tokens {
 			n.held = append(n.held, uint32(id))
@@ -355,21 +357,6 @@ func (w *world) openMessage(attempt uint64) *workerpb.Open {
 func rangeOf(n *node) *workerpb.LayerRange {
 	l := n.hop.Shard.Layers
 	return &workerpb.LayerRange{First: proto.Uint32(l.First), End: l.End}
-}
-
-// open opens the route and returns Opened.
-func (w *world) open(attempt uint64) *workerpb.Opened {
-	w.t.Helper()
-	w.send(&workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Open{Open: w.openMessage(attempt)}})
-	w.settle()
-	for _, m := range w.got {
-		if o := m.GetOpened(); o != nil {
-			w.got = nil
-			return o
-		}
-	}
-	w.t.Fatalf("not opened: %v, ended %v", w.got, w.ended)
-	return nil
 }
 
 func newChain(fingerprint [32]byte) *cachehash.Chain { return cachehash.NewChain(fingerprint) }

@@ -207,6 +207,7 @@ func (c *Core) goBack(length uint32) bool {
 // sendFailed is the bad terminal reply of a step.
 func (c *Core) sendFailed(s *step) {
 	c.steps.remove(s)
+	c.active = c.now
 	c.up(&workerpb.SessionResponse{Kind: &workerpb.SessionResponse_StepFailed{StepFailed: &workerpb.StepFailed{
 		StepId: s.id, Error: s.fault.Proto(), Cache: c.routeCache(),
 	}}})

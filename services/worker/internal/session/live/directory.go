@@ -18,11 +18,14 @@ type totals struct {
 	usage      workerpb.Usage
 }
 
-// First takes the first message of a stream, which must be an Open that can be served; else the stream ends with why not.
-func (d *Directory) First(u *Upstream, m *workerpb.SessionRequest) {
-	if err := d.first(u, m); err != nil {
+// First takes the first message of a stream, which must be an Open that can be served; else the stream ends with why not,
+// and it is false.
+func (d *Directory) First(u *Upstream, m *workerpb.SessionRequest) bool {
+	err := d.first(u, m)
+	if err != nil {
 		d.Refuse(u, err)
 	}
+	return err == nil
 }
 
 // Refuse ends a stream that has no session.

@@ -12,6 +12,7 @@ package live
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -191,7 +192,7 @@ func engineFeature(c engine.Capabilities, name string) *workerpb.Feature {
 		}
 	}
 	return &workerpb.Feature{
-		Name: name, Status: workerpb.FeatureStatus_FEATURE_STATUS_OFF, Reason: "the engine " + c.Name + " does not have it",
+		Name: name, Status: workerpb.FeatureStatus_FEATURE_STATUS_OFF, Reason: strings.TrimSpace("the engine "+c.Name) + " does not have it",
 	}
 }
 

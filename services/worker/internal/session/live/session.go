@@ -134,7 +134,7 @@ func (s *Session) upstreamEnded(u *Upstream) {
 func (s *Session) drain(left time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
+	if s.unborn() {
 		return
 	}
 	if s.core.State() == tables.SessionLingering {
@@ -148,7 +148,7 @@ func (s *Session) drain(left time.Duration) {
 func (s *Session) end(why *fault.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
+	if s.unborn() {
 		return
 	}
 	if why.Code == workerpb.ErrorCode_ERROR_CODE_ENGINE_FAULT {
@@ -162,7 +162,7 @@ func (s *Session) end(why *fault.Error) {
 func (s *Session) gone(key []byte, attempt *uint64, event tables.SessionEvent) *fault.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
+	if s.unborn() {
 		return nil
 	}
 	if !s.core.Owns(key) {
@@ -172,6 +172,14 @@ func (s *Session) gone(key []byte, attempt *uint64, event tables.SessionEvent) *
 		s.do(s.core.End(time.Now(), event))
 	}
 	return nil
+}
+
+// unborn says whether there is nothing to tell: the session is over, or its Open has not reached it yet and finds another.
+func (s *Session) unborn() bool {
+	if !s.over && s.core.State() == tables.SessionNone {
+		s.finish()
+	}
+	return s.over
 }
 
 // lingers is since when the session lingers; zero when it does not.

@@ -19,6 +19,7 @@ type Upstream struct {
 	out       *outbox.Outbox[*workerpb.SessionResponse]
 
 	session *Session // set by the first message; used by the reader alone
+	refused bool     // the first message was refused; used by the reader alone
 
 	mu  sync.Mutex
 	end *fault.Error
@@ -31,8 +32,11 @@ func (d *Directory) Stream() *Upstream {
 
 // Receive takes a message of the stream.
 func (u *Upstream) Receive(m *workerpb.SessionRequest) {
-	if u.session == nil {
-		u.directory.First(u, m)
+	switch {
+	case u.refused:
+		return
+	case u.session == nil:
+		u.refused = !u.directory.First(u, m)
 		return
 	}
 	u.session.received(u, m)
