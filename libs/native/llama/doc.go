@@ -15,6 +15,8 @@
 // would spread it. So a boundary that is not finite is refused before it gets there, and the slot of a session that met
 // NUMERIC_FAULT is not given to another session before all slots are empty and zeroed.
 //
+// StepResult.Compute is a step's share of its batch's time, by rows; together they are what Metrics counts.
+//
 // # Threads
 //
 // The engine may be called from any goroutine, one at a time. With more than one compute thread the owner does well to

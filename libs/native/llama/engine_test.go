@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"log/slog"
 	"math"
@@ -347,4 +348,36 @@ func TestForbiddenTokens(t *testing.T) {
 	}
 	s.LogitBias = s.LogitBias[:10]
 	l.run(t, step)
+}
+
+// TestLibrary: the engine says which llama.cpp it is, as the pin has it.
+func TestLibrary(t *testing.T) {
+	e, _, _ := New()
+	defer e.Close()
+	c := e.Capabilities()
+	if c.Name != "llama.cpp" || c.Version == "" || len(c.Devices) != 1 || c.Devices[0].MemoryFree == 0 || c.Shard != nil {
+		t.Errorf("capabilities %+v", c)
+	}
+	if len(c.Pin) == 0 {
+		t.Skip("this library was built by hand and does not know its pin")
+	}
+	pin, err := os.ReadFile("../pin.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Pin) != 20 || len(c.Patches) != 32 || !bytes.Contains(pin, []byte(hex.EncodeToString(c.Pin))) {
+		t.Errorf("pin %x, patches %x; pin.json: %s", c.Pin, c.Patches, pin)
+	}
+}
+
+// TestTextOfAFailedLoad: a load that failed leaves the text engine as it was.
+func TestTextOfAFailedLoad(t *testing.T) {
+	path := writeModel(t, spec(t, "llama"))
+	poison(t, path, 0)
+	e, text, _ := New()
+	defer e.Close()
+	_, err := e.Load(t.Context(), request(path), nil)
+	wantCode(t, err, engine.BadModelFile)
+	_, err = text.Tokenize(t.Context(), "text", true, true)
+	wantCode(t, err, engine.LifecycleViolation)
 }

@@ -45,6 +45,7 @@ func (e *shardEngine) settle(info engine.ShardInfo, err error) error {
 		}
 	case err != nil:
 		e.state = stateNew
+		e.text.detach(nil)
 	default:
 		e.state, e.info = stateLoaded, info
 		e.text.attach(e.native)

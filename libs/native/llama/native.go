@@ -57,7 +57,6 @@ var codes = map[C.dgr_code]engine.Code{
 	C.DGR_OUT_OF_MEMORY:            engine.EngineOutOfMemory,
 	C.DGR_CANCELLED:                engine.Cancelled,
 	C.DGR_NUMERIC_FAULT:            engine.NumericFault,
-	C.DGR_CACHE_MISMATCH:           engine.CacheMismatch,
 }
 
 // failed makes an error of a code and the message that came with it; nil for DGR_OK.

@@ -38,9 +38,8 @@ typedef enum dgr_code {
     DGR_OUT_OF_MEMORY            = 5, // the caches are what they were
     DGR_CANCELLED                = 6, // stopped by progress callback or dgr_abort; the caches are what they were
     DGR_NUMERIC_FAULT            = 7, // NaN or Inf; the slot is what it was
-    DGR_CACHE_MISMATCH           = 8, // the cache cannot be of the asked length; it is what it was
-    DGR_BUFFER_SHORT             = 9, // the caller's buffer holds less than the answer; its size is reported
-    DGR_FAULT                    = 10 // the engine is broken: only dgr_free is left
+    DGR_BUFFER_SHORT             = 8, // the caller's buffer holds less than the answer; its size is reported
+    DGR_FAULT                    = 9  // the engine is broken: only dgr_free is left
 } dgr_code;
 
 typedef enum dgr_cache_type {
@@ -90,8 +89,8 @@ typedef struct dgr_info {
     uint32_t boundary_out;  // float32 values a row; 0 at the tail
     uint32_t train_context; // tokens; 0: the header does not say
     uint32_t slot_tokens;   // tokens that a slot holds, after padding
-    uint32_t truncate_any;  // 1: a slot goes back to any length, to the bit
-    uint32_t has_chat_template;
+    uint32_t has_chat_template; // 0 or 1
+    uint32_t reserved;          // 0
     uint64_t weights; // bytes of the own tensors
     uint64_t cache;   // bytes of the caches of all slots
     uint64_t compute; // bytes of the scratch buffers
@@ -180,7 +179,8 @@ dgr_code dgr_boundary(dgr_engine * engine, uint32_t row, uint32_t rows, void * o
 dgr_code dgr_logits(dgr_engine * engine, uint32_t row, void * out, char * message, size_t message_size);
 
 // dgr_truncate makes a slot length tokens long and checks that it is; at or above its present length it does nothing.
-// Length 0 empties it. The owner. DGR_MALFORMED (no such slot), DGR_CACHE_MISMATCH, DGR_FAULT.
+// Length 0 empties it. Every length can be gone back to, to the bit: dgr_load refuses architectures whose caches cannot.
+// The owner. DGR_MALFORMED (no such slot), DGR_FAULT (the cache did not go back).
 dgr_code dgr_truncate(dgr_engine * engine, uint32_t slot, uint32_t length, char * message, size_t message_size);
 
 // dgr_clear empties every slot and writes zeros over the caches' memory, so that nothing is left there that a later step

@@ -5,6 +5,8 @@
 #include "ggml-backend.h"
 #include "gguf.h"
 #include "llama-ext.h"
+#include "llama-kv-cache-iswa.h"
+#include "llama-kv-cache.h"
 #include "llama-model.h"
 
 #include <algorithm>
@@ -146,11 +148,6 @@ void load_model(dgr_engine & e, const char * const * paths, uint32_t n_paths, co
     if (!e.model) {
         throw load_failure(e.log, DGR_BAD_MODEL_FILE, "the model");
     }
-    if (llama_model_is_recurrent(e.model.get()) || llama_model_is_hybrid(e.model.get()) ||
-        llama_model_has_encoder(e.model.get()) || llama_model_is_diffusion(e.model.get())) {
-        throw failure(DGR_UNSUPPORTED_ARCHITECTURE,
-                      format("the cache of architecture %s cannot take a step back", e.model->arch_name().c_str()));
-    }
 }
 
 ggml_type cache_type(uint32_t type) {
@@ -171,6 +168,14 @@ void check_cache(const dgr_engine & e, const dgr_load_params & p, uint32_t slot_
         throw failure(DGR_OUT_OF_MEMORY,
                       format("caches of %u slots of %u tokens take %llu MiB and %llu MiB are free: ask for fewer sessions or a shorter context",
                              p.slots, slot_tokens, (unsigned long long) (need >> 20), (unsigned long long) (have >> 20)));
+    }
+}
+
+// check_goes_back refuses caches of which it is not known that they go back to any length to the bit, as recurrent state.
+void check_goes_back(const dgr_engine & e) {
+    const llama_memory_t memory = llama_get_memory(e.context.get());
+    if (dynamic_cast<const llama_kv_cache *>(memory) == nullptr && dynamic_cast<const llama_kv_cache_iswa *>(memory) == nullptr) {
+        throw failure(DGR_UNSUPPORTED_ARCHITECTURE, format("the cache of architecture %s cannot take a step back", e.info.architecture));
     }
 }
 
@@ -197,6 +202,7 @@ void make_context(dgr_engine & e, const dgr_load_params & p) {
     if (!e.context) {
         throw load_failure(e.log, DGR_MALFORMED, "the caches and scratch buffers");
     }
+    check_goes_back(e);
     if (llama_n_seq_max(e.context.get()) != p.slots || llama_n_ctx_seq(e.context.get()) < p.slot_tokens) {
         throw failure(DGR_FAULT, "llama.cpp made other caches than it was asked for");
     }
@@ -215,7 +221,6 @@ void fill_model_info(dgr_engine & e, const header & h, const dgr_load_params & p
     info.boundary_in       = uint32_t(llama_shard_width_in(e.model.get()));
     info.boundary_out      = uint32_t(llama_shard_width_out(e.model.get()));
     info.train_context     = uint32_t(std::max(0, llama_model_n_ctx_train(e.model.get())));
-    info.truncate_any      = 1; // load_model refuses the others
     info.has_chat_template = llama_model_chat_template(e.model.get(), nullptr) != nullptr;
 }
 
