@@ -46,6 +46,7 @@ type setting struct {
 	allow    []string
 	address  string // to listen on; empty: a free port
 	server   []grpc.ServerOption
+	guard    *guard // nil: everybody may do everything
 }
 
 // start makes a worker ready.
@@ -86,11 +87,15 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 	if err := w.shard.Load(context.Background(), shard.Order{Source: &shard.Imaginary{}, Model: s.model, Layers: layers}, nil); err != nil {
 		t.Fatal(err)
 	}
-	w.server = rpc.New(rpc.Options{
+	options := rpc.Options{
 		WorkerID: id, Build: &workerpb.Build{Version: "test"}, Shard: w.shard, Directory: w.dir, Revisions: revisions, Limits: limits,
 		Sessions: s.sessions, Context: 256, BatchTokens: 64, WindowBytes: 1 << 30, MessageBytes: 1 << 20, Drain: time.Minute,
 		Keepalive: 20 * time.Second, Log: discard,
-	}, s.server...)
+	}
+	if s.guard != nil {
+		options.Authenticator, options.Authorizer = s.guard, s.guard
+	}
+	w.server = rpc.New(options, s.server...)
 	served := make(chan error, 1)
 	go func() { served <- w.server.GRPC().Serve(listener) }()
 	t.Cleanup(func() {
