@@ -143,8 +143,10 @@ func (m *Model) checkVocab() error {
 	m.vocab = uint32(len(tokens))
 	seen := make(map[string]int, len(tokens))
 	for i, s := range tokens {
+		// what llama.cpp makes of it
+		s, _, _ = strings.Cut(s, "\x00")
 		if s == "" {
-			s = fmt.Sprintf("[EMPTY_%d]", i) // what llama.cpp makes of it
+			s = fmt.Sprintf("[EMPTY_%d]", i)
 		}
 		if j, double := seen[s]; double {
 			return m.bad("has token %q twice, as %d and %d: %s", s, j, i, convertAgain)

@@ -2,17 +2,22 @@ package gguf
 
 import "math"
 
-// dense names the architectures whose attention is checked here in full. The value says whether rotation covers the
-// whole of a head.
-var dense = map[string]bool{"llama": true, "qwen2": true, "qwen3": true, "gemma3": false, "phi3": false}
+// attention is what the graph of an architecture takes for granted.
+type attention struct {
+	whole  bool // rotation covers the whole of a head
+	square bool // all heads together are as wide as the hidden state
+}
+
+// dense names the architectures whose attention is checked here in full.
+var dense = map[string]attention{"llama": {whole: true}, "qwen2": {true, true}, "qwen3": {whole: true}, "gemma3": {}, "phi3": {square: true}}
 
 // checkDense checks what the graphs of plain transformers assert.
 func (m *Model) checkDense() error {
-	whole, ok := dense[m.arch]
+	a, ok := dense[m.arch]
 	if !ok {
 		return nil
 	}
-	for _, step := range []func() error{m.checkHeads, func() error { return m.checkRotation(whole) }, m.checkNorm, m.checkWeights} {
+	for _, step := range []func() error{func() error { return m.checkHeads(a) }, func() error { return m.checkRotation(a) }, m.checkNorm, m.checkWeights} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -20,23 +25,27 @@ func (m *Model) checkDense() error {
 	return nil
 }
 
-func (m *Model) checkHeads() error {
+func (m *Model) checkHeads(a attention) error {
+	k, _ := m.HeadLength(m.blocks) // of layers without a window
 	for il := range m.blocks {
 		heads, kv := m.Heads(il)
 		if heads == 0 || kv == 0 || heads%kv != 0 {
 			return m.bad("has %d attention heads and %d KV heads in layer %d, which cannot be: %s", heads, kv, il, convertAgain)
 		}
+		if width := m.Embedding(); a.square && uint64(heads)*uint64(k) != uint64(width) {
+			return m.bad("has %d attention heads of length %d in layer %d and a hidden state of %d values, which cannot be: %s", heads, k, il, width, convertAgain)
+		}
 	}
 	return nil
 }
 
-func (m *Model) checkRotation(whole bool) error {
-	k, v := m.HeadLength(m.blocks) // of layers without a window
+func (m *Model) checkRotation(a attention) error {
+	k, v := m.HeadLength(m.blocks)
 	rot := uint64(k)
 	if n, ok := m.KV.Uint(m.key("rope.dimension_count")); ok {
 		rot = n
 	}
-	if k == 0 || k != v || rot == 0 || rot > uint64(k) || rot%2 != 0 || whole && rot != uint64(k) {
+	if k == 0 || k != v || rot == 0 || rot > uint64(k) || rot%2 != 0 || a.whole && rot != uint64(k) {
 		return m.bad("has attention heads of key length %d, value length %d and %d rotated, which cannot be: %s", k, v, rot, convertAgain)
 	}
 	for _, swa := range []struct {
@@ -72,8 +81,8 @@ func (m *Model) checkWeights() error {
 		if t.Elements() == 0 {
 			return m.bad("has the empty tensor %q of shape %s: %s", t.Name, t.Shape(), convertAgain)
 		}
-		if e, _ := t.Type.Block(); len(t.Dims) == 1 && e != 1 {
-			return m.bad("has the vector %q quantized to %s, which nobody can compute with: %s", t.Name, t.Type, convertAgain)
+		if len(t.Dims) == 1 && t.Type != F32 {
+			return m.bad("has the vector %q of type %s, and llama.cpp computes with f32 vectors alone: %s", t.Name, t.Type, convertAgain)
 		}
 	}
 	return nil

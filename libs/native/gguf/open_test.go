@@ -90,6 +90,7 @@ func TestOpenRefuses(t *testing.T) {
 	keysOnly := func(kv []KeyValue) *raw {
 		return newRaw(3, 1, uint64(len(kv))).keys(kv).tensor("blk.0.x", F32, 0, 8).fill(32)
 	}
+	qwen2Heads(t, 4) // is fine
 	u32 := func(key string, x uint32) KeyValue { return KeyValue{key, Uint32(x)} }
 	tests := []struct {
 		name string
@@ -155,13 +156,17 @@ func TestOpenRefuses(t *testing.T) {
 		{"vocabulary of numbers", keysOnly(with(KeyValue{"tokenizer.ggml.tokens", Int32s([]int32{1})})), "no list of strings"},
 		{"vocabulary empty", keysOnly(with(KeyValue{"tokenizer.ggml.tokens", Strings(nil)})), "empty vocabulary"},
 		{"token twice", keysOnly(with(KeyValue{"tokenizer.ggml.tokens", Strings([]string{"a", "b", "a"})})), `token "a" twice`},
+		{"token twice up to a zero byte", keysOnly(with(KeyValue{"tokenizer.ggml.tokens", Strings([]string{"a\x00b", "b", "a"})})), `token "a" twice`},
+		{"token as llama.cpp names empty ones", keysOnly(with(KeyValue{"tokenizer.ggml.tokens", Strings([]string{"[EMPTY_1]", ""})})), "twice"},
 		{"scores too few", keysOnly(with(KeyValue{"tokenizer.ggml.scores", Float32s(nil)})), "tokenizer.ggml.scores"},
 		{"token types of floats", keysOnly(with(KeyValue{"tokenizer.ggml.token_type", Float32s(make([]float32, 5))})), "token_type"},
 		{"no heads", keysOnly(with(u32("llama.attention.head_count", 0))), "0 attention heads"},
 		{"heads not divided", keysOnly(with(u32("llama.attention.head_count_kv", 3))), "3 KV heads"},
+		{"heads wider than the state", qwen2Heads(t, 8), "8 attention heads of length 8 in layer 0 and a hidden state of 32"},
 		{"rotation too wide", keysOnly(with(u32("llama.rope.dimension_count", 16))), "16 rotated"},
 		{"integer weights", head(1).tensor("x", I32, 0, 8).fill(32), "cannot hold weights"},
 		{"quantized vector", head(1).tensor("x", Q8_0, 0, 32).fill(64), "vector"},
+		{"half vector", head(1).tensor("x", F16, 0, 32).fill(64), "vector"},
 		{"heads of several lengths", keysOnly(with(u32("llama.attention.key_length_swa", 4))), "key_length_swa"},
 		{"negative epsilon", keysOnly(with(KeyValue{"llama.attention.layer_norm_rms_epsilon", Float32(-1)})), "epsilon"},
 		{"epsilon is no number", keysOnly(with(KeyValue{"llama.attention.layer_norm_rms_epsilon", Float32(float32(math.NaN()))})), "epsilon"},
@@ -179,6 +184,29 @@ func TestOpenRefuses(t *testing.T) {
 			requireBad(t, err, path, tt.want)
 		})
 	}
+}
+
+// qwen2Heads is the small model as a qwen2 with that many heads of length 8, where 4 would fit.
+func qwen2Heads(t *testing.T, heads uint32) *raw {
+	t.Helper()
+	var kv []KeyValue
+	for _, k := range smallKeys() {
+		k.Key = strings.Replace(k.Key, "llama.", "qwen2.", 1)
+		switch k.Key {
+		case "general.architecture":
+			k.Value = String("qwen2")
+		case "qwen2.attention.head_count":
+			k.Value = Uint32(heads)
+		}
+		kv = append(kv, k)
+	}
+	kv = append(kv, KeyValue{"qwen2.attention.key_length", Uint32(8)}, KeyValue{"qwen2.attention.value_length", Uint32(8)})
+	r := newRaw(3, 1, uint64(len(kv))).keys(kv).tensor("blk.0.x", F32, 0, 8).fill(32)
+	if heads == 4 {
+		_, err := Open(r.file(t))
+		require.NoError(t, err)
+	}
+	return r
 }
 
 // requireBad wants a BAD_MODEL_FILE of one sentence with the file's name and the given words.
