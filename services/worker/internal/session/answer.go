@@ -47,7 +47,7 @@ func (c *Core) wrong(format string, args ...any) {
 	c.fire(tables.SessionEventViolation, cause{err: err})
 }
 
-// running says whether steps are being answered.
+// answering says whether steps are being answered.
 func (c *Core) answering() bool {
 	return c.state == tables.SessionActive || c.state == tables.SessionUnwinding
 }

@@ -145,7 +145,7 @@ func (s *step) due(c *Core) time.Time {
 	switch {
 	case s.state == tables.StepCancelling && s.passed, s.passed:
 		at = s.waitTo
-	case s.state == tables.StepCancelling, s.immune(c.job):
+	case s.state == tables.StepCancelling, c.immune(s):
 		return time.Time{}
 	}
 	if s.run != nil && !s.run.gapTo.IsZero() && s.run.gapTo.Before(at) {

@@ -52,18 +52,21 @@ func (c *Core) dispatch() bool {
 		case s.run != nil && s.state == tables.StepForwarded:
 			return c.iterate(s)
 		case s.state == tables.StepHeld:
-			return c.begin1(s)
+			return c.beginStep(s)
 		}
 	}
 	return false
 }
 
-// begin1 begins a held step that is the first of the held ones.
-func (c *Core) begin1(s *step) bool {
+// beginStep begins a held step that is the first of the held ones.
+func (c *Core) beginStep(s *step) bool {
 	if s.frames != nil || s.truncate() != nil && c.steps.open[0] != s {
 		return false
 	}
 	if err := c.fence(s); err != nil {
+		if c.immune(s) { // the hop before cannot take it back
+			err = sessionScope(err)
+		}
 		c.failHere(s, c.mine(err))
 		return true
 	}

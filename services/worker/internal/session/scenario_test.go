@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -65,8 +66,9 @@ func difference(want, got string) string {
 // stage is a scenario that plays.
 type stage struct {
 	*world
-	t   *testing.T
-	out bytes.Buffer
+	t        *testing.T
+	out      bytes.Buffer
+	truncate engine.TruncateAbility // of the model; 0: any
 }
 
 var endings = map[string]tables.SessionEvent{
@@ -101,6 +103,8 @@ func (s *stage) command(words []string) {
 		n[i] = uint32(v)
 	}
 	switch words[0] {
+	case "model":
+		s.truncate = map[string]engine.TruncateAbility{"none": engine.TruncateNone}[words[1]]
 	case "route":
 		s.route(n[1:])
 	case "open":
@@ -176,6 +180,7 @@ func (s *stage) command(words []string) {
 func (s *stage) route(cuts []uint32) {
 	model := fake.Default()
 	model.EndAt = engine.Pos(cuts[0])
+	model.Truncate = cmp.Or(s.truncate, model.Truncate)
 	s.world = newWorld(s.t, model, cuts[1:]...)
 	s.log, s.express = &s.out, true
 }

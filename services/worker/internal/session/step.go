@@ -68,9 +68,10 @@ type iteration struct {
 
 func (s *step) truncate() *workerpb.Truncate { return s.message.GetTruncate() }
 
-// immune says whether s is a Truncate whose turn has come: it cannot be cancelled or time out any more.
-func (s *step) immune(j *job) bool {
-	return s.message.GetTruncate() != nil && (s.state != tables.StepHeld || j != nil && j.step == s)
+// immune says whether s is a Truncate whose turn has come: it cannot be cancelled or time out any more. Behind the first hop
+// it has come when the step arrives, for the hop before has gone back already.
+func (c *Core) immune(s *step) bool {
+	return s.truncate() != nil && (!c.place.first || s.state != tables.StepHeld || c.job != nil && c.job.step == s)
 }
 
 // queue is the steps of one attempt that have no terminal reply yet, in order of their ids.

@@ -42,7 +42,7 @@ func (c *Core) cancelStep(m *workerpb.CancelStep) {
 // cancels says whether a CancelStep has an effect on a step without terminal reply. Nothing up to a Truncate whose turn
 // has come can be cancelled any more.
 func (c *Core) cancels(m *workerpb.CancelStep, s *step) bool {
-	return m.GetStepId() <= s.id && s.id <= m.GetThrough() && !s.immune(c.job)
+	return m.GetStepId() <= s.id && s.id <= m.GetThrough() && !c.immune(s)
 }
 
 // unwind begins to take steps back: those that why names, and those that build on them.
