@@ -104,7 +104,7 @@ func (s *stage) command(words []string) {
 	}
 	switch words[0] {
 	case "model":
-		s.truncate = map[string]engine.TruncateAbility{"none": engine.TruncateNone}[words[1]]
+		s.truncate = map[string]engine.TruncateAbility{"none": engine.TruncateNone, "window": engine.TruncateWindow}[words[1]]
 	case "route":
 		s.route(n[1:])
 	case "open":
@@ -181,6 +181,9 @@ func (s *stage) route(cuts []uint32) {
 	model := fake.Default()
 	model.EndAt = engine.Pos(cuts[0])
 	model.Truncate = cmp.Or(s.truncate, model.Truncate)
+	if model.Truncate == engine.TruncateWindow {
+		model.Window = 4
+	}
 	s.world = newWorld(s.t, model, cuts[1:]...)
 	s.log, s.express = &s.out, true
 }
