@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Apply gives a directory with the patched source, made from the pristine one if it is not in the cache. The directory
@@ -63,7 +64,8 @@ func (s *Store) Apply(ctx context.Context) (dir string, err error) {
 	return dir, nil
 }
 
-// clone makes work a repository of its own with the files of the pristine commit.
+// clone makes work a repository of its own with the files of the pristine commit, as one commit without a history: what
+// is compiled tells the name of its commit, and that must not depend on where the source came from.
 func clone(ctx context.Context, pristine, work string) error {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
@@ -72,11 +74,17 @@ func clone(ctx context.Context, pristine, work string) error {
 	for _, args := range [][]string{
 		{"init", "-q"},
 		{"fetch", "-q", "--no-tags", "--update-shallow", pristine, "HEAD"},
-		{"checkout", "-q", "--detach", "FETCH_HEAD"},
 	} {
 		if _, err := g.run(ctx, args...); err != nil {
 			return fmt.Errorf("copy the pristine source: %w", err)
 		}
+	}
+	root, err := g.run(ctx, "commit-tree", "-m", "Pinned source", "FETCH_HEAD^{tree}")
+	if err != nil {
+		return fmt.Errorf("copy the pristine source: %w", err)
+	}
+	if _, err := g.run(ctx, "checkout", "-q", "--detach", strings.TrimSpace(root)); err != nil {
+		return fmt.Errorf("copy the pristine source: %w", err)
 	}
 	return nil
 }

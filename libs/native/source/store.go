@@ -110,7 +110,7 @@ func (s *Store) Lock(ctx context.Context, name string) (unlock func(), err error
 	held, err := lock.TryLock()
 	if err == nil && !held {
 		s.report(fmt.Sprintf("waiting for another process that holds %s", file))
-		held, err = lock.TryLockContext(ctx, 100*time.Millisecond)
+		_, err = lock.TryLockContext(ctx, 100*time.Millisecond)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", file, err)

@@ -158,6 +158,23 @@ func TestApply(t *testing.T) {
 	require.Contains(t, m.said.all(), filepath.Join("src", "model.cpp")+" was changed; making the patched source anew")
 }
 
+// The compiled library tells its commit: it must not depend on where the source came from.
+func TestApplyGivesTheSameCommitFromAnySource(t *testing.T) {
+	m, u := queued(t)
+	dir, err := m.open().Apply(t.Context())
+	require.NoError(t, err)
+
+	files := t.TempDir()
+	write(t, filepath.Join(files, "src", "model.cpp"), original)
+	write(t, filepath.Join(files, "README.md"), "made up\n")
+	plain := newModule(t, u.tree, pathSource)
+	plain.host = bareHost(map[string]string{"MADE_UP_SOURCE": files})
+	plain.queue()
+	other, err := plain.open().Apply(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, runGit(t, dir, "rev-parse", "HEAD"), runGit(t, other, "rev-parse", "HEAD"))
+}
+
 // Upstream moves on: the queue is carried to the new version, or the work tree to finish in is named.
 func TestRefreshOntoNewPin(t *testing.T) {
 	m, u := queued(t)
