@@ -22,7 +22,7 @@ func CompilerCXX() string { return firstInPath(os.Getenv("CXX"), "c++", "g++", "
 // MissingForNative says in one line what the native build lacks here and what to do; empty when nothing is missing.
 func MissingForNative() string {
 	if CompilerCXX() == "" || CompilerC() == "" {
-		return "native code was not tested: no C++ compiler; install one (as g++ or clang++, with its C compiler) and run again"
+		return "there is no C++ compiler; install one (g++ or clang++, with its C compiler) and run again"
 	}
 	return ""
 }

@@ -136,10 +136,10 @@ func nativeTests(ctx context.Context, w *workspace.Workspace, l *task.List) {
 	const name = "native engine"
 	if missing := MissingForNative(); missing != "" {
 		if os.Getenv(RequireNative) != "" {
-			l.Fail(name, fmt.Errorf("%s (%s is set)", missing, RequireNative))
+			l.Fail(name, fmt.Errorf("native code was not tested, and %s is set: %s", RequireNative, missing))
 			return
 		}
-		l.Skip(name, missing)
+		l.Skip(name, "native code was not tested: "+missing)
 		return
 	}
 	var env []string
