@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"runtime/debug"
 	"time"
 
 	"google.golang.org/grpc"
@@ -74,6 +75,12 @@ func (w *workerService) Session(stream grpc.BidiStreamingServer[workerpb.Session
 func (w *workerService) read(stream grpc.BidiStreamingServer[workerpb.SessionRequest, workerpb.SessionResponse], u *live.Upstream, late *time.Timer) {
 	defer u.Ended()
 	defer late.Stop()
+	defer func() {
+		if p := recover(); p != nil {
+			w.server.options.Log.Error("reading a stream panicked", "panic", p, "stack", string(debug.Stack()))
+			w.server.options.Directory.Refuse(u, fault.New(workerpb.ErrorCode_ERROR_CODE_INTERNAL, "worker %s", w.server.options.WorkerID))
+		}
+	}()
 	first := true
 	for {
 		m, err := stream.Recv()

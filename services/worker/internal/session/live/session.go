@@ -1,6 +1,7 @@
 package live
 
 import (
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -43,8 +44,14 @@ func newSession(d *Directory, r *residence, id engine.SessionID, key []byte) *Se
 	return s
 }
 
-// do hands one input to the core and carries out what it says. The caller holds mu.
-func (s *Session) do(effects []session.Effect) {
+// do hands one input to the core and carries out what it says. The caller holds mu. A panic ends this session alone.
+func (s *Session) do(input func(now time.Time) []session.Effect) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.broken(p)
+		}
+	}()
+	effects := input(time.Now())
 	for {
 		failed := s.apply(effects)
 		if len(failed) == 0 {
@@ -56,6 +63,21 @@ func (s *Session) do(effects []session.Effect) {
 	}
 	s.note()
 	s.arm()
+}
+
+// broken gives up a session whose core panicked.
+func (s *Session) broken(p any) {
+	s.directory.options.Log.Error("a session panicked", "session", s.id.String(), "panic", p, "stack", string(debug.Stack()))
+	for _, u := range []*Upstream{s.upstream, s.offering} {
+		if u != nil {
+			s.directory.Refuse(u, fault.New(workerpb.ErrorCode_ERROR_CODE_INTERNAL, "session %v", s.id))
+		}
+	}
+	s.upstream = nil
+	s.residence.scheduler.Cancel(s.id)
+	_ = s.residence.scheduler.Submit(&batch.Job{Kind: batch.Release, Session: s.id}) // refused when nothing is left to release
+	s.directory.freeWindow(s.window)
+	s.finish()
 }
 
 // note keeps what others look at.
@@ -88,7 +110,7 @@ func (s *Session) tick() {
 	}
 	now := time.Now()
 	if at := s.core.Alarm(); !at.IsZero() && !now.Before(at) {
-		s.do(s.core.Tick(now))
+		s.do(s.core.Tick)
 		return
 	}
 	s.arm()
@@ -101,10 +123,9 @@ func (s *Session) open(u *Upstream, open *workerpb.Open) bool {
 	if s.over {
 		return false
 	}
-	now := time.Now()
-	s.offering, s.active = u, now
+	s.offering, s.active = u, time.Now()
 	s.offered = s.directory.window(s.residence.hop.Limits.WindowBytes)
-	s.do(s.core.Open(now, open, s.offered))
+	s.do(func(now time.Time) []session.Effect { return s.core.Open(now, open, s.offered) })
 	s.directory.freeWindow(s.offered) // unless Attach took it over
 	s.offering, s.offered = nil, 0
 	return true
@@ -117,7 +138,7 @@ func (s *Session) received(u *Upstream, m *workerpb.SessionRequest) {
 		return // ended, or superseded
 	}
 	s.offering, s.active = u, time.Now()
-	s.do(s.core.Upstream(s.active, m))
+	s.do(func(now time.Time) []session.Effect { return s.core.Upstream(now, m) })
 	s.offering = nil
 }
 
@@ -126,7 +147,7 @@ func (s *Session) upstreamEnded(u *Upstream) {
 	defer s.mu.Unlock()
 	if s.upstream == u {
 		s.upstream = nil
-		s.do(s.core.UpstreamEnded(time.Now()))
+		s.do(s.core.UpstreamEnded)
 	}
 }
 
@@ -138,10 +159,10 @@ func (s *Session) drain(left time.Duration) {
 		return
 	}
 	if s.core.State() == tables.SessionLingering {
-		s.do(s.core.Evict(time.Now()))
+		s.do(s.core.Evict)
 		return
 	}
-	s.do(s.core.Draining(time.Now(), left))
+	s.do(func(now time.Time) []session.Effect { return s.core.Draining(now, left) })
 }
 
 // end ends the session with an error of the whole shard.
@@ -152,10 +173,10 @@ func (s *Session) end(why *fault.Error) {
 		return
 	}
 	if why.Code == workerpb.ErrorCode_ERROR_CODE_ENGINE_FAULT {
-		s.do(s.core.EngineLost(time.Now(), why))
+		s.do(func(now time.Time) []session.Effect { return s.core.EngineLost(now, why) })
 		return
 	}
-	s.do(s.core.DrainDeadline(time.Now()))
+	s.do(s.core.DrainDeadline)
 }
 
 // gone ends the session for a caller who must have its key; attempt, if not nil, bounds the attempts that it means.
@@ -169,7 +190,7 @@ func (s *Session) gone(key []byte, attempt *uint64, event tables.SessionEvent) *
 		return fault.New(workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, "session %v has another key", s.id)
 	}
 	if attempt == nil || s.core.Attempt() <= *attempt {
-		s.do(s.core.End(time.Now(), event))
+		s.do(func(now time.Time) []session.Effect { return s.core.End(now, event) })
 	}
 	return nil
 }
@@ -195,7 +216,7 @@ func (s *Session) evict() bool {
 	if s.over || s.core.State() != tables.SessionLingering {
 		return false
 	}
-	s.do(s.core.Evict(time.Now()))
+	s.do(s.core.Evict)
 	return true
 }
 
@@ -204,7 +225,7 @@ func (s *Session) outcome(o session.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.over {
-		s.do(s.core.Outcome(time.Now(), o))
+		s.do(func(now time.Time) []session.Effect { return s.core.Outcome(now, o) })
 	}
 }
 
@@ -222,7 +243,7 @@ func (s *Session) Received(l *chain.Link, m *workerpb.SessionResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.link == l {
-		s.do(s.core.Downstream(time.Now(), m))
+		s.do(func(now time.Time) []session.Effect { return s.core.Downstream(now, m) })
 	}
 }
 
@@ -235,13 +256,13 @@ func (s *Session) Ended(l *chain.Link, opened bool, err *fault.Error) {
 	}
 	s.link = nil
 	if opened {
-		s.do(s.core.DownstreamEnded(time.Now(), err))
+		s.do(func(now time.Time) []session.Effect { return s.core.DownstreamEnded(now, err) })
 		return
 	}
 	if err == nil {
 		err = fault.New(workerpb.ErrorCode_ERROR_CODE_INTERNAL, "the hop at %s ended the stream without an answer", s.address)
 	}
-	s.do(s.core.Unreachable(time.Now(), err))
+	s.do(func(now time.Time) []session.Effect { return s.core.Unreachable(now, err) })
 }
 
 // job turns the core's work into the scheduler's.
