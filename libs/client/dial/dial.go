@@ -47,7 +47,7 @@ type Conn struct {
 	*grpc.ClientConn
 	Address string
 
-	last atomic.Pointer[error] // why the last attempt to connect failed
+	last atomic.Pointer[error] // how the last attempt to connect ended; nil before the first
 }
 
 // Open makes a connection to HOST:PORT. It does not connect yet; the error is about the address.
@@ -93,9 +93,7 @@ func (c *Conn) dialer(o Options) func(context.Context, string) (net.Conn, error)
 	}
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		conn, err := dial(ctx, address)
-		if err != nil {
-			c.last.Store(&err)
-		}
+		c.last.Store(&err)
 		return conn, err
 	}
 }
@@ -111,7 +109,7 @@ func (c *Conn) Connect(ctx context.Context) error {
 			return nil
 		}
 		if !c.WaitForStateChange(ctx, state) {
-			return c.Unreachable(ctx.Err())
+			return c.Unreachable()
 		}
 		if c.GetState() == connectivity.Idle {
 			c.ClientConn.Connect()
@@ -119,12 +117,13 @@ func (c *Conn) Connect(ctx context.Context) error {
 	}
 }
 
-// Unreachable is the error of a call that found nobody at the address. cause may be nil.
-func (c *Conn) Unreachable(cause error) *fault.Error {
+// Unreachable is the error of a call that found no worker at the address.
+func (c *Conn) Unreachable() *fault.Error {
 	why := "it does not answer"
-	if last := c.last.Load(); last != nil {
-		cause = *last
-		why = Reason(cause)
+	if last := c.last.Load(); last != nil && *last != nil {
+		why = Reason(*last)
+	} else if last != nil {
+		why = "what answers there speaks no gRPC, or hung up"
 	}
 	return fault.New(workerpb.ErrorCode_ERROR_CODE_DOWNSTREAM_UNREACHABLE, "").With(func(e *fault.Error) {
 		e.Message = fmt.Sprintf("The worker at %s cannot be reached (%s); is it running, and is the address right?", c.Address, why)

@@ -73,6 +73,11 @@ func Discover(ctx context.Context, workers []*worker.Client) (*Route, error) {
 	if len(workers) == 0 || len(workers) > MaxHops {
 		return nil, invalid("it has %d workers; give 1 to %d", len(workers), MaxHops)
 	}
+	for i, w := range workers {
+		if slices.ContainsFunc(workers[:i], func(other *worker.Client) bool { return other.Address() == w.Address() }) {
+			return nil, invalid("the worker at %s stands in it twice", w.Address())
+		}
+	}
 	capabilities := make([]*workerpb.Capability, len(workers))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, w := range workers {

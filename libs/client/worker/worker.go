@@ -54,7 +54,7 @@ func (c *Client) Fault(err error) *fault.Error {
 	}
 	f := fault.Of(err)
 	if f.Inferred && status.Code(err) == codes.Unavailable {
-		return c.conn.Unreachable(err)
+		return c.conn.Unreachable()
 	}
 	if f.Inferred {
 		return f.With(func(e *fault.Error) { e.Message += " (worker at " + c.Address() + ")" })

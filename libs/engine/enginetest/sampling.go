@@ -14,7 +14,6 @@ type position struct {
 	*shard
 	prompt []engine.TokenID
 	logits []float32
-	n      byte
 }
 
 func (s suite) position(t *testing.T, seed uint32) *position {

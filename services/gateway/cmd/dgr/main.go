@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
@@ -48,7 +49,7 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 		return fail.Fine
 	}
 	if ctx.Err() != nil && errors.Is(err, fault.Code(workerpb.ErrorCode_ERROR_CODE_CANCELLED)) {
-		err = fail.Interrupted
+		err = fail.ErrInterrupted
 	}
 	if slices.Contains(args, "--json") {
 		fmt.Fprintf(stdout, "%s\n", fail.JSON(err))
@@ -86,6 +87,10 @@ JSON object on standard output.`,
 func strict(c *cobra.Command) {
 	path := c.CommandPath()
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		var invalid *pflag.InvalidValueError
+		if errors.As(err, &invalid) { // whose own words are those of the number's parser
+			return fail.Usagef("%q is no value for --%s; %s --help shows all flags", invalid.GetValue(), invalid.GetFlag().Name, path)
+		}
 		return fail.Usagef("%w; %s --help shows all flags", err, path)
 	})
 	if args := c.Args; args != nil {

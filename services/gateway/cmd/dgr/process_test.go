@@ -1,3 +1,5 @@
+//go:build unix
+
 package main_test
 
 import (
@@ -212,6 +214,7 @@ func says(t *testing.T, text string, words ...string) {
 type announced struct {
 	ID      string `json:"worker_id"`
 	Address string `json:"address"`
+	Admin   string `json:"admin"`
 	Layers  string `json:"layers"`
 	PID     int    `json:"pid"` // from dgr up alone
 }

@@ -1,3 +1,5 @@
+//go:build unix
+
 package main_test
 
 import (
@@ -204,6 +206,13 @@ func TestWorkersThatCannotBeUsed(t *testing.T) {
 	o = run(t, "", "run", "--route", alone.Address+","+tail.Address, "-p", "x")
 	says(t, o.sentence(t, 1), "ROUTE_REFUSED", tail.Address)
 
+	o = run(t, "", "run", "--route", alone.Address+","+alone.Address, "-p", "x")
+	says(t, o.sentence(t, 1), "ROUTE_INVALID", alone.Address, "twice")
+
+	// What listens on the admin port is no worker's gRPC.
+	o = run(t, "", "run", "--route", alone.Admin, "-p", "x")
+	says(t, o.sentence(t, 1), "DOWNSTREAM_UNREACHABLE", alone.Admin, "no gRPC")
+
 	o = run(t, "", "run", "--route", "127.0.0.1", "-p", "x")
 	says(t, o.sentence(t, 1), "127.0.0.1", "HOST:PORT")
 
@@ -218,7 +227,7 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 	}{
 		"no command there": {[]string{"walk"}, []string{"walk", "run", "up"}},
 		"unknown flag":     {[]string{"run", "--speed", "9"}, []string{"--speed", "dgr run --help"}},
-		"bad number":       {[]string{"run", "-n", "many"}, []string{"many", "dgr run --help"}},
+		"bad number":       {[]string{"run", "-n", "many"}, []string{`"many"`, "--tokens", "dgr run --help"}},
 		"no route":         {[]string{"run", "-p", "x"}, []string{"--route"}},
 		"no prompt":        {[]string{"run", "--route", "a:1"}, []string{"-p"}},
 		"several at once":  {[]string{"run", "--temp", "-1", "--top-p", "2"}, []string{"--temp", "--top-p", "--route", "-p"}},

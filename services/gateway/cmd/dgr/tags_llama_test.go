@@ -1,4 +1,4 @@
-//go:build llama
+//go:build unix && llama
 
 package main_test
 

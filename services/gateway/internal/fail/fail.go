@@ -129,8 +129,8 @@ type object struct {
 	typed bool
 }
 
-// Interrupted is the error of a command that a signal ended.
-var Interrupted = errors.New("interrupted; what was begun has been ended")
+// ErrInterrupted is the error of a command that a signal ended.
+var ErrInterrupted = errors.New("interrupted; what was begun has been ended")
 
 func describe(err error) object {
 	o := object{Code: "FAILED", Message: err.Error()}
@@ -144,8 +144,8 @@ func describe(err error) object {
 	switch {
 	case errors.As(err, new(usage)):
 		o.Code = "USAGE"
-	case errors.Is(err, Interrupted), errors.Is(err, context.Canceled) && !errors.As(err, &f):
-		o.Code, o.Message = "INTERRUPTED", Interrupted.Error()
+	case errors.Is(err, ErrInterrupted), errors.Is(err, context.Canceled) && !errors.As(err, &f):
+		o.Code, o.Message = "INTERRUPTED", ErrInterrupted.Error()
 	case errors.As(err, &f):
 		o.Code, o.Message, o.Inferred, o.typed = fault.Name(f.Code), f.Message, f.Inferred, true
 		o.Scope = name(f.Scope, workerpb.ErrorScope_ERROR_SCOPE_UNSPECIFIED, "ERROR_SCOPE_")

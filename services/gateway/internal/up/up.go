@@ -193,7 +193,7 @@ func (g *Group) ready(ctx context.Context, patience time.Duration) error {
 			return g.death(dead, "while the model was loaded")
 		case <-bounded.Done():
 			if ctx.Err() != nil {
-				return fail.Interrupted
+				return fail.ErrInterrupted
 			}
 			return fmt.Errorf("worker %d of %d (layers %s) is not ready after %v; give it more time with --ready-timeout", i+1, len(g.children), show(c.part), patience)
 		}
