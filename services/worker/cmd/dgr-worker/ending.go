@@ -11,6 +11,10 @@ import (
 // orphanPatience is what sessions get when the parent is gone: whoever opened them is most likely gone too.
 const orphanPatience = time.Second
 
+// echo is how soon after the first signal another one counts as the same: a terminal, a shell and timeout(1) may each pass
+// on one press of a key.
+const echo = 300 * time.Millisecond
+
 // errSecondSignal ends the worker before its drain does.
 var errSecondSignal = errors.New("a second signal came before the drain was over; open sessions were cut off")
 
@@ -31,19 +35,22 @@ func watchEnd(ctx context.Context, signals <-chan os.Signal, stdin io.Reader) en
 		}
 	}
 	go func() {
-		for n := 1; ; n++ {
+		var first time.Time
+		for {
 			select {
 			case <-signals:
 			case <-ctx.Done():
 				hurry(nil)
 				return
 			}
-			if n == 1 {
+			switch {
+			case first.IsZero():
+				first = time.Now()
 				ask(-1)
-				continue
+			case time.Since(first) >= echo:
+				hurry(errSecondSignal)
+				return
 			}
-			hurry(errSecondSignal)
-			return
 		}
 	}()
 	if stdin != nil {

@@ -35,6 +35,23 @@ func TestAnnounceServeDrain(t *testing.T) {
 	}
 }
 
+func TestOneKeyMayGiveTwoSignals(t *testing.T) {
+	c := start(t, nil, fake("--drain", "0s")...)
+	open(t, c.ready())
+	for range 3 {
+		c.signal(syscall.SIGTERM)
+	}
+	if code := c.exit(); code != exitFine {
+		t.Errorf("exit code %d: %s", code, c.stderr.String())
+	}
+}
+
+func TestSlowLoadSaysHowFarItIs(t *testing.T) {
+	c := start(t, nil, fake("--model", "fake:script=load slow 3s")...)
+	c.says(`phase="reading weights"`)
+	c.ready()
+}
+
 func TestNameIsMadeOfMachineAndPort(t *testing.T) {
 	a := start(t, nil, fake()...).ready()
 	_, port, _ := net.SplitHostPort(a.Address)

@@ -13,15 +13,16 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
 )
 
-// patience is how long a load runs before it shows how far it is, and the interval of log lines.
+// patience is how long a load runs before it shows how far it is.
 const (
-	patience = 2 * time.Second
-	logEvery = 5 * time.Second
+	patience  = 2 * time.Second
+	showEvery = 250 * time.Millisecond // of looks at it
+	logEvery  = 5 * time.Second        // of log lines within one phase
 )
 
 var phaseNames = map[engine.LoadPhase]string{
 	engine.LoadValidating: "checking the header", engine.LoadVerifying: "verifying weights", engine.LoadReading: "reading weights",
-	engine.LoadProbing: "first step", engine.LoadReady: "ready",
+	engine.LoadProbing: "first step",
 }
 
 // loading shows a load: a bar on a terminal, else a line now and then.
@@ -42,9 +43,9 @@ func newLoading(log *slog.Logger, stderr *os.File) *loading {
 	return l
 }
 
-// show takes the status as it changes.
+// show is called every now and then with the present status.
 func (l *loading) show(s shard.Status) {
-	if s.State != tables.ShardLoading || time.Since(l.began) < patience {
+	if s.State != tables.ShardLoading || s.Progress.Phase == engine.LoadReady || time.Since(l.began) < patience {
 		return
 	}
 	p := s.Progress

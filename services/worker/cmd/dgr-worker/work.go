@@ -163,20 +163,24 @@ func (w *worker) announce(p process, l *shard.Loaded) error {
 func (w *worker) load(p process, source shard.Source) (bool, error) {
 	ctx, stop := context.WithCancel(w.end.now)
 	defer stop()
-	bar := newLoading(w.log.With("admin", w.port.Addr().String()), p.stderr)
+	shown := newLoading(w.log.With("admin", w.port.Addr().String()), p.stderr)
+	defer shown.clear()
 	order := shard.Order{Source: source, Model: w.cfg.Model, Layers: w.cfg.Layers}
 	done := make(chan error, 1)
-	go func() { done <- w.shard.Load(ctx, order, bar.show) }()
-	select {
-	case err := <-done:
-		bar.clear()
-		return false, err
-	case <-w.end.asked:
-		w.log.Info("asked to end while loading")
-		stop()
-		<-done
-		bar.clear()
-		return true, nil
+	go func() { done <- w.shard.Load(ctx, order, nil) }()
+	tick := time.NewTicker(showEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			return false, err
+		case <-tick.C:
+			shown.show(w.shard.Status())
+		case <-w.end.asked:
+			stop()
+			<-done
+			return true, nil
+		}
 	}
 }
 
