@@ -124,6 +124,16 @@ func TestUpThatCannotStartLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestUpShowsHowFarALoadIs(t *testing.T) {
+	p := start(t, "dgr", "up", "--model", "fake:layers=4,script=load slow 3s", "--workers", "2")
+	if head := p.line(); !strings.HasPrefix(head, "hop") {
+		t.Errorf("the table begins with %q", head)
+	}
+	says(t, p.stderr(), "layers 0:2 | reading weights", "layers 2:4 | reading weights")
+	p.signal(os.Interrupt)
+	p.wait()
+}
+
 func TestDemoShowsWhatRanWhere(t *testing.T) {
 	o := run(t, "", "demo", "--model", "fake:layers=4", "-n", "20").good(t)
 	says(t, o.stdout, "2 workers", "A shard is", "0:2", "2:4", "ms a token", "dgr up")

@@ -74,8 +74,7 @@ func (o options) play(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 		o.up.Model = path
 	}
-	watcher, finish := up.Show(stderr, o.verbose)
-	o.up.Progress, o.up.Log = watcher.Progress, watcher.Log
+	finish := o.up.Show(stderr, o.verbose)
 	group, err := up.Start(ctx, o.up)
 	finish()
 	if err != nil {

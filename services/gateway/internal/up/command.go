@@ -71,8 +71,7 @@ all stop. On many machines, start dgr-worker on each instead.`,
 }
 
 func serve(ctx context.Context, o Options, asJSON, verbose bool, stdout, stderr io.Writer) error {
-	show, finish := Show(stderr, verbose)
-	o.Progress, o.Log = show.Progress, show.Log
+	finish := o.Show(stderr, verbose)
 	g, err := Start(ctx, o)
 	finish()
 	if err != nil {
@@ -112,29 +111,32 @@ func (g *Group) Table(w io.Writer) error {
 	return table.Flush()
 }
 
-// Watcher shows a person what goes on while workers start.
-type Watcher struct {
-	Progress func(done, total uint64)
-	Log      func(part engine.LayerRange, line string)
-}
-
-// Show makes a Watcher: a bar on a terminal, and the workers' lines if verbose. finish takes the bar away.
-func Show(w io.Writer, verbose bool) (watcher Watcher, finish func()) {
+// Show lets a person see what goes on while workers start: a bar on a terminal while the model is identified, now and then
+// how far each load is, and all of the workers' logs if verbose. finish takes the bar away.
+func (o *Options) Show(w io.Writer, verbose bool) (finish func()) {
 	file, ok := w.(*os.File)
 	bar := progressbar.NewOptions64(-1, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true),
 		progressbar.OptionSetDescription("identifying the model"), progressbar.OptionClearOnFinish(),
 		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetVisibility(ok && term.IsTerminal(int(file.Fd()))))
-	watcher.Progress = func(done, total uint64) {
+	o.Progress = func(done, total uint64) {
 		bar.ChangeMax64(int64(total))
 		_ = bar.Set64(int64(done)) // a bar that cannot be drawn is no fault
 	}
 	var lines sync.Mutex
-	watcher.Log = func(part engine.LayerRange, line string) {
-		if verbose {
-			lines.Lock()
-			defer lines.Unlock()
-			fmt.Fprintf(w, "%s | %s\n", show(part), line)
+	say := func(part engine.LayerRange, text string) {
+		lines.Lock()
+		defer lines.Unlock()
+		fmt.Fprintf(w, "layers %s | %s\n", show(part), text)
+	}
+	if verbose {
+		o.Log = say
+	} else {
+		o.Loading = func(part engine.LayerRange, phase string, done, total uint64) {
+			if total > 0 {
+				phase += fmt.Sprintf(", %d %%", 100*done/total)
+			}
+			say(part, phase)
 		}
 	}
-	return watcher, func() { _ = bar.Finish() }
+	return func() { _ = bar.Finish() }
 }

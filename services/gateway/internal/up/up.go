@@ -37,7 +37,9 @@ type Options struct {
 	Patience time.Duration
 	// Progress is told how far the identification of the model is, bytes; nil: nobody listens.
 	Progress func(done, total uint64)
-	// Log gets every line of a worker's standard error; nil: nobody listens.
+	// Loading is told now and then how far a worker's load is, from any goroutine; total 0 is unknown; nil: nobody listens.
+	Loading func(part engine.LayerRange, phase string, done, total uint64)
+	// Log gets every line of a worker's standard error, from any goroutine; nil: nobody listens.
 	Log func(part engine.LayerRange, line string)
 }
 
@@ -83,9 +85,12 @@ func Start(ctx context.Context, o Options) (*Group, error) {
 	}
 	g := &Group{Model: architecture, Path: o.Model, dead: make(chan *child, len(parts))}
 	for i, part := range parts {
-		log := func(line string) {
+		log := func(line string, said entry) {
 			if o.Log != nil {
 				o.Log(part, line)
+			}
+			if o.Loading != nil && said.Message == "loading" {
+				o.Loading(part, said.Phase, said.Done, said.Total)
 			}
 		}
 		c, err := start(binary, o.args(i, part, len(parts)), o.environ(len(parts)), part, log)
@@ -147,7 +152,7 @@ func (o Options) args(i int, part engine.LayerRange, workers int) []string {
 	args := []string{
 		"--model", o.Model, "--engine", o.Engine, "--layers", show(part), "--worker-id", fmt.Sprintf("local-%d", i),
 		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--chain-allow", "127.0.0.1:*",
-		"--threads", strconv.FormatUint(uint64(o.threads(workers)), 10), "--drain", "2s", "--announce", "--exit-with-stdin",
+		"--threads", strconv.FormatUint(uint64(o.threads(workers)), 10), "--drain", "2s", "--log-format", "json", "--announce", "--exit-with-stdin",
 	}
 	if o.Context > 0 {
 		args = append(args, "--context", strconv.FormatUint(uint64(o.Context), 10))

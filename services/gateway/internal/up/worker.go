@@ -42,8 +42,17 @@ type child struct {
 	stopped func()        // asks it to end, once
 
 	mu   sync.Mutex
-	last string // line that it wrote to standard error
+	last string // message of the last line that it logged
 	own  string // last line of those that are meant for a person
+}
+
+// entry is a line of a worker's log.
+type entry struct {
+	Message string `json:"msg"`
+	// of the message `loading`, bytes; Total 0: unknown
+	Phase string `json:"phase"`
+	Done  uint64 `json:"done"`
+	Total uint64 `json:"total"`
 }
 
 // find is the worker's program: the one that was named, the one beside this program, or the first of $PATH.
@@ -70,8 +79,8 @@ func find(named string) (string, error) {
 	return path, nil
 }
 
-// start runs a worker. log gets every line that it writes to standard error.
-func start(binary string, args, environ []string, part engine.LayerRange, log func(line string)) (*child, error) {
+// start runs a worker. log gets every line that it writes to standard error, and what the line says where it is of the log.
+func start(binary string, args, environ []string, part engine.LayerRange, log func(string, entry)) (*child, error) {
 	c := &child{part: part, ready: make(chan Worker, 1), gone: make(chan struct{})}
 	c.cmd = exec.Command(binary, args...)
 	c.cmd.Env = environ
@@ -124,22 +133,28 @@ func (c *child) announcements(r io.Reader) {
 	_, _ = io.Copy(io.Discard, r) // after a line too long for the scanner; the worker must not block
 }
 
-func (c *child) lines(r io.Reader, log func(string)) {
+func (c *child) lines(r io.Reader, log func(string, entry)) {
 	reader := bufio.NewReaderSize(r, 4096)
 	for {
 		text, isPrefix, err := reader.ReadLine()
 		if err != nil {
 			return
 		}
-		if line := strings.TrimSpace(string(text)); line != "" && !isPrefix {
-			c.mu.Lock()
-			c.last = line
-			if said, ok := strings.CutPrefix(line, workerName+": "); ok {
-				c.own = said
-			}
-			c.mu.Unlock()
-			log(line)
+		line := strings.TrimSpace(string(text))
+		if line == "" || isPrefix {
+			continue
 		}
+		var said entry
+		if json.Unmarshal(text, &said) != nil || said.Message == "" {
+			said = entry{Message: line}
+		}
+		c.mu.Lock()
+		c.last = said.Message
+		if own, ok := strings.CutPrefix(line, workerName+": "); ok {
+			c.own = own
+		}
+		c.mu.Unlock()
+		log(line, said)
 	}
 }
 
