@@ -207,10 +207,10 @@ func (n *native) endsGeneration(token engine.TokenID) bool {
 	return C.dgr_ends_generation(n.ptr, C.uint32_t(token)) != 0
 }
 
-// tokenize writes into ids and returns how many there are; more than fit when short is true.
-func (n *native) tokenize(text string, addSpecial, parseSpecial bool, ids []engine.TokenID) (count int, short bool, err error) {
+// tokenize writes into ids and returns how many there are; more than fit when short is true. Any goroutine; message is
+// room of the caller's.
+func (n *native) tokenize(text string, addSpecial, parseSpecial bool, ids []engine.TokenID, message []byte) (count int, short bool, err error) {
 	var size C.size_t
-	message := make([]byte, 256)
 	data := unsafe.StringData(text + "\x00")
 	code := C.dgr_tokenize(n.ptr, (*C.char)(unsafe.Pointer(data)), C.size_t(len(text)), flag(addSpecial), flag(parseSpecial),
 		(*C.uint32_t)(unsafe.Pointer(unsafe.SliceData(ids))), C.size_t(len(ids)), &size, chars(message), C.size_t(len(message)))
@@ -220,10 +220,10 @@ func (n *native) tokenize(text string, addSpecial, parseSpecial bool, ids []engi
 	return int(size), false, failed(code, message)
 }
 
-// detokenize writes into out and returns how many bytes there are; more than fit when short is true.
-func (n *native) detokenize(ids []engine.TokenID, special bool, out []byte) (count int, short bool, err error) {
+// detokenize writes into out and returns how many bytes there are; more than fit when short is true. Any goroutine;
+// message is room of the caller's.
+func (n *native) detokenize(ids []engine.TokenID, special bool, out, message []byte) (count int, short bool, err error) {
 	var size C.size_t
-	message := make([]byte, 256)
 	code := C.dgr_detokenize(n.ptr, (*C.uint32_t)(unsafe.Pointer(unsafe.SliceData(ids))), C.size_t(len(ids)), flag(special),
 		chars(out), C.size_t(len(out)), &size, chars(message), C.size_t(len(message)))
 	if code == C.DGR_BUFFER_SHORT {

@@ -88,17 +88,18 @@ func compareResults(t *testing.T, what string, got, want []engine.StepResult) {
 	}
 }
 
-// TestCacheTypes: chains are exact with every cache and without flash attention.
+// TestCacheTypes: chains are exact with every cache, without flash attention, and on several threads.
 func TestCacheTypes(t *testing.T) {
 	path := writeModel(t, spec(t, "qwen3"))
 	for _, c := range []struct {
-		cache string
-		flash bool
-		mmap  bool
-	}{{"f32", false, true}, {"f32", true, false}, {"f16", false, false}, {"q8_0", true, true}} {
+		cache   string
+		flash   bool
+		mmap    bool
+		threads uint32
+	}{{"f32", false, true, 1}, {"f32", true, false, 1}, {"f16", false, false, 1}, {"q8_0", true, true, 1}, {"f16", true, true, 2}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			req := request(path)
-			req.CacheType, req.FlashAttention, req.MemoryMap = c.cache, c.flash, c.mmap
+			req.CacheType, req.FlashAttention, req.MemoryMap, req.Threads = c.cache, c.flash, c.mmap, c.threads
 			whole := load(t, req, 0, 0)
 			whole.open(t, 2, 128)
 			parts := loadChain(t, req, 0, 2, 3, 4)

@@ -253,19 +253,25 @@ func (e *shardEngine) sample(p planned, step *engine.Step, result *engine.StepRe
 		return err
 	}
 	s := &engine.Sample{Token: choice.Token, Logprob: choice.Logprob, EndOfGeneration: e.native.endsGeneration(choice.Token)}
-	if s.Bytes, err = e.native.bytes([]engine.TokenID{choice.Token}, false); err != nil {
+	if s.Bytes, err = e.piece(choice.Token); err != nil {
 		return err
 	}
 	if len(choice.Top) > 0 {
 		s.Top = slices.Clone(choice.Top)
 		for i := range s.Top {
-			if s.Top[i].Bytes, err = e.native.bytes([]engine.TokenID{s.Top[i].Token}, false); err != nil {
+			if s.Top[i].Bytes, err = e.piece(s.Top[i].Token); err != nil {
 				return err
 			}
 		}
 	}
 	result.Sample = s
 	return nil
+}
+
+// piece is the bytes of one token.
+func (e *shardEngine) piece(token engine.TokenID) ([]byte, error) {
+	e.scratch.tokens = append(e.scratch.tokens[:0], token)
+	return e.native.bytes(e.scratch.tokens, false, e.native.message[:])
 }
 
 // count adds results to the metrics.

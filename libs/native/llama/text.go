@@ -50,11 +50,11 @@ func (t *textEngine) Tokenize(ctx context.Context, text string, addSpecial, pars
 	if ctx.Err() != nil {
 		return nil, interrupted(ctx)
 	}
-	ids := make([]engine.TokenID, len(text)/2+8)
-	count, short, err := t.native.tokenize(text, addSpecial, parseSpecial, ids)
+	ids, message := make([]engine.TokenID, len(text)/2+8), make([]byte, 256)
+	count, short, err := t.native.tokenize(text, addSpecial, parseSpecial, ids, message)
 	if short {
 		ids = make([]engine.TokenID, count)
-		count, _, err = t.native.tokenize(text, addSpecial, parseSpecial, ids)
+		count, _, err = t.native.tokenize(text, addSpecial, parseSpecial, ids, message)
 	}
 	if err != nil {
 		return nil, err
@@ -77,16 +77,16 @@ func (t *textEngine) Detokenize(ctx context.Context, tokens []engine.TokenID, sp
 			return nil, err
 		}
 	}
-	return t.native.bytes(tokens, special)
+	return t.native.bytes(tokens, special, make([]byte, 256))
 }
 
-// bytes detokenises ids that are all in the vocabulary.
-func (n *native) bytes(ids []engine.TokenID, special bool) ([]byte, error) {
+// bytes detokenises ids that are all in the vocabulary. message is room of the caller's.
+func (n *native) bytes(ids []engine.TokenID, special bool, message []byte) ([]byte, error) {
 	out := make([]byte, 8*len(ids)+8)
-	count, short, err := n.detokenize(ids, special, out)
+	count, short, err := n.detokenize(ids, special, out, message)
 	if short {
 		out = make([]byte, count)
-		count, _, err = n.detokenize(ids, special, out)
+		count, _, err = n.detokenize(ids, special, out, message)
 	}
 	if err != nil {
 		return nil, err
