@@ -69,7 +69,8 @@ func (l *loading) draw(p engine.LoadProgress) {
 		}
 		l.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(l.terminal), progressbar.OptionShowBytes(total > 0),
 			progressbar.OptionUseIECUnits(true), progressbar.OptionSetDescription(phaseNames[p.Phase]), progressbar.OptionClearOnFinish(),
-			progressbar.OptionSetWidth(30), progressbar.OptionThrottle(100*time.Millisecond))
+			progressbar.OptionSetWidth(30),
+			progressbar.OptionSetRenderBlankState(true))
 	}
 	_ = l.bar.Set64(int64(p.Done)) // a terminal that went away is no fault of the load
 }

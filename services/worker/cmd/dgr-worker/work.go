@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"io"
 	"log/slog"
@@ -131,12 +132,13 @@ func (w *worker) serve(p process, source shard.Source, failed <-chan error) erro
 			return err
 		}
 	}
-	announced := false
+	var served [16]byte // instance that was last told of
 	for {
 		status, changed := w.shard.Watch()
-		if status.Ready && !announced {
-			announced = true
-			if err := w.announce(p, status.Loaded); err != nil {
+		if status.Ready && status.Instance != served {
+			first := served == [16]byte{}
+			served = status.Instance
+			if err := w.announce(p, status.Loaded, first); err != nil {
 				return err
 			}
 		}
@@ -150,13 +152,15 @@ func (w *worker) serve(p process, source shard.Source, failed <-chan error) erro
 	}
 }
 
-// announce tells logs and, if asked for, a parent that the worker serves.
-func (w *worker) announce(p process, l *shard.Loaded) error {
-	w.log.Info("ready", "address", w.address.Addr().String(), "admin", w.port.Addr().String())
-	if !w.cfg.Announce {
+// announce tells logs, and the first time a parent if asked for, that the worker serves.
+func (w *worker) announce(p process, l *shard.Loaded, first bool) error {
+	address, port := w.address.Addr().String(), w.port.Addr().String()
+	w.log.Info("ready", "address", address, "admin", port, "model", l.Model, "layers", l.Info.Layers.String(), "of", l.Info.NLayer,
+		"architecture", l.Info.Architecture, "weights", l.Info.Memory.Weights, "instance", hex.EncodeToString(l.Instance[:]))
+	if !first || !w.cfg.Announce {
 		return nil
 	}
-	return announce(p.stdout, w.cfg.WorkerID, w.address.Addr().String(), w.port.Addr().String(), l)
+	return announce(p.stdout, w.cfg.WorkerID, address, port, l)
 }
 
 // load loads what the configuration names. It is true if the end was asked for meanwhile.

@@ -102,8 +102,6 @@ func (s *Shard) runLoad(l *load) {
 		s.loaded = &loaded
 		s.probe = &probe{passed: time.Now(), took: took}
 	})
-	s.log.Info("loaded", "model", loaded.Model, "layers", loaded.Info.Layers.String(), "of", loaded.Info.NLayer,
-		"architecture", loaded.Info.Architecture, "weights", loaded.Info.Memory.Weights, "instance", hexed(loaded.Instance))
 	l.finish(err)
 }
 
