@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 )
@@ -85,12 +86,18 @@ func (d *Dialer) Close() {
 	}
 }
 
-// take returns the connection to an address, made if need be.
+// take returns the connection to an address, made if need be: one whose last attempt failed is left to those who use it, so
+// that this caller learns how things are now.
 func (d *Dialer) take(at netip.AddrPort) (*shared, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.conns[at]
-	if c == nil {
+	if c == nil || c.conn.GetState() == connectivity.TransientFailure {
+		if c != nil && c.idle != nil {
+			c.idle.Stop()
+			_ = c.conn.Close() // nobody uses it
+			delete(d.conns, at)
+		}
 		conn, err := dial.Open(at.String(), d.options.Dial)
 		if err != nil {
 			return nil, err
@@ -114,6 +121,10 @@ func (d *Dialer) leave(at netip.AddrPort, c *shared) {
 	if c.users > 0 {
 		return
 	}
+	if d.conns[at] != c { // it was replaced
+		_ = c.conn.Close() // nobody uses it
+		return
+	}
 	var timer *time.Timer
 	timer = time.AfterFunc(idleFor, func() {
 		d.mu.Lock()
@@ -126,26 +137,22 @@ func (d *Dialer) leave(at netip.AddrPort, c *shared) {
 	c.idle = timer
 }
 
-// ready waits until the connection stands: an attempt that fails after this call is the end of waiting.
+// ready waits until the connection stands, or an attempt fails, or ctx ends.
 func (c *shared) ready(ctx context.Context) error {
-	c.conn.ClientConn.Connect()
-	failed := c.conn.GetState() == connectivity.TransientFailure
-	if failed {
-		c.conn.ResetConnectBackoff()
-	}
 	for {
 		state := c.conn.GetState()
-		switch {
-		case state == connectivity.Ready:
+		switch state {
+		case connectivity.Ready:
 			return nil
-		case state == connectivity.TransientFailure && !failed:
+		case connectivity.TransientFailure, connectivity.Shutdown:
 			return c.conn.Unreachable()
-		case state == connectivity.Idle:
+		case connectivity.Idle:
 			c.conn.ClientConn.Connect()
+		case connectivity.Connecting:
 		}
-		failed = failed && state == connectivity.TransientFailure
 		if !c.conn.WaitForStateChange(ctx, state) {
-			return c.conn.Unreachable()
+			return fault.New(workerpb.ErrorCode_ERROR_CODE_DOWNSTREAM_UNREACHABLE, "%s did not take the connection in time", c.conn.Address).
+				With(func(e *fault.Error) { e.Inferred = true })
 		}
 	}
 }

@@ -90,13 +90,17 @@ func (l *Link) talk(conn *shared, bound time.Duration) {
 	opened := false
 	if err == nil {
 		opened, err = l.stream(conn)
-	}
-	if err != nil && !opened {
-		if f := fault.Of(err); f.Inferred && f.Code == workerpb.ErrorCode_ERROR_CODE_DOWNSTREAM_UNREACHABLE {
+		if err != nil && !opened && gone(err) {
 			err = conn.conn.Unreachable()
 		}
 	}
 	l.ended(opened, err)
+}
+
+// gone says whether a stream ended because the connection did.
+func gone(err error) bool {
+	f := fault.Of(err)
+	return f.Inferred && f.Code == workerpb.ErrorCode_ERROR_CODE_DOWNSTREAM_UNREACHABLE
 }
 
 // stream reads to the end; a goroutine of its own writes. It returns once that has ended too.

@@ -46,6 +46,7 @@ type setting struct {
 	allow    []string
 	address  string // to listen on; empty: a free port
 	server   []grpc.ServerOption
+	sendWait time.Duration
 	guard    *guard // nil: everybody may do everything
 }
 
@@ -90,7 +91,7 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 	options := rpc.Options{
 		WorkerID: id, Build: &workerpb.Build{Version: "test"}, Shard: w.shard, Directory: w.dir, Revisions: revisions, Limits: limits,
 		Sessions: s.sessions, Context: 256, BatchTokens: 64, WindowBytes: 1 << 30, MessageBytes: 1 << 20, Drain: time.Minute,
-		Keepalive: 20 * time.Second, Log: discard,
+		Keepalive: 20 * time.Second, SendWait: s.sendWait, Log: discard,
 	}
 	if s.guard != nil {
 		options.Authenticator, options.Authorizer = s.guard, s.guard

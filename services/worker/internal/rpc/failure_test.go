@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -459,5 +461,40 @@ func TestSessionsLeaveNothing(t *testing.T) {
 		if m.GetSessionsOpened() != 40 || m.GetTotal().GetTokensEvaluated() != 120 || m.GetImpossibleTransitions() != 0 {
 			t.Errorf("worker %d: %v", i, m)
 		}
+	}
+}
+
+// A caller that does not read keeps no stream alive beyond a bound.
+func TestCallerThatDoesNotRead(t *testing.T) {
+	returned := make(chan error, 1)
+	watch := grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		err := handle(srv, stream)
+		returned <- err
+		return err
+	})
+	workers := route(t, setting{model: "fake:vocab=4096", sendWait: 100 * time.Millisecond, server: []grpc.ServerOption{watch}})
+	d := dialTo(t, workers[0])
+	d.open(1, workers)
+	for id := uint64(1); id <= 2; id++ { // logits of 32 tokens, 512 KiB each: more than the stream's buffers hold
+		s := step(id, id-1, uint32(32*(id-1)), nil)
+		s.GetStep().Kind = &workerpb.Step_Decode{Decode: &workerpb.Decode{
+			Tokens: slices.Repeat([]uint32{40}, 32), Want: workerpb.Want_WANT_LOGITS_ALL,
+		}}
+		d.send(s)
+	}
+	client := workerpb.NewWorkerServiceClient(connect(t, workers[0]))
+	for deadline := time.Now().Add(5 * time.Second); workers[0].dir.List()[0].CacheLength < 64; waitABit() {
+		if time.Now().After(deadline) {
+			t.Fatalf("the steps do not run: %+v", workers[0].dir.List())
+		}
+	}
+	r := &workerpb.CancelSessionRequest{SessionId: append(make([]byte, 15), 1), SessionKey: make([]byte, 32)}
+	if _, err := client.CancelSession(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-returned:
+	case <-time.After(5 * time.Second):
+		t.Error("the stream does not end")
 	}
 }

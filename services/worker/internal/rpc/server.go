@@ -3,11 +3,11 @@
 // It takes requests in, checks who asks and that nothing in them is unknown, and hands them to the room that knows the
 // answer. It decides nothing about sessions (package live and session) or the shard (package shard).
 //
-// A Session stream has two goroutines: the handler writes, a second one reads and never stops reading; both end with the
-// stream.
+// A Session stream has three goroutines: one reads and never stops reading, one writes, and the handler sees to their end.
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -55,6 +55,7 @@ type Options struct {
 	MessageBytes  uint32
 	Drain         time.Duration // where Drain is asked for without a budget
 	Keepalive     time.Duration
+	SendWait      time.Duration // how long a stream that is over may take to send what is left; 0: 5 s
 	Authenticator Authenticator // nil: everybody is nobody in particular
 	Authorizer    Authorizer    // nil: everything is allowed
 	Log           *slog.Logger
@@ -68,6 +69,9 @@ type Server struct {
 	end     context.CancelFunc
 	watched chan struct{} // closed when the health watcher has ended
 }
+
+// maxStreams is how many calls one connection may have under way: far more than sessions.
+const maxStreams = 1024
 
 // openBound is how long a stream may be silent before its Open.
 const openBound = 10 * time.Second
@@ -83,10 +87,11 @@ func New(options Options, more ...grpc.ServerOption) *Server {
 	if options.Authorizer == nil {
 		options.Authorizer = anything{}
 	}
+	options.SendWait = cmp.Or(options.SendWait, 5*time.Second)
 	s := &Server{options: options, health: health.NewServer(), watched: make(chan struct{})}
 	size := int(options.MessageBytes) + 64<<10 // what a message holds beside its payload
 	s.grpc = grpc.NewServer(append([]grpc.ServerOption{
-		grpc.MaxRecvMsgSize(size), grpc.MaxSendMsgSize(size),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(size), grpc.MaxSendMsgSize(size),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: options.Keepalive, Timeout: options.Keepalive / 2}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: options.Keepalive / 4, PermitWithoutStream: true}),
 		grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream),

@@ -48,13 +48,34 @@ func (w *workerService) WatchHealth(r *workerpb.WatchHealthRequest, stream grpc.
 	}
 }
 
-// Session writes what the session says; a goroutine of its own reads.
+// Session joins a stream with its session: a goroutine reads, another one writes, and this one sees to their end, also when
+// the caller does not take what is written.
 func (w *workerService) Session(stream grpc.BidiStreamingServer[workerpb.SessionRequest, workerpb.SessionResponse]) error {
 	u := w.server.options.Directory.Stream()
 	late := time.AfterFunc(openBound, func() {
 		w.server.options.Directory.Refuse(u, fault.New(workerpb.ErrorCode_ERROR_CODE_DEADLINE_EXCEEDED, "no open came for %v", openBound))
 	})
+	defer late.Stop()
 	go w.read(stream, u, late) // ends with the stream, which ends with this handler at the latest
+	wrote := make(chan error, 1)
+	go func() { wrote <- w.write(stream, u) }() // so does this
+	select {
+	case err := <-wrote:
+		return err
+	case <-u.Over():
+	}
+	stuck := time.NewTimer(w.server.options.SendWait)
+	defer stuck.Stop()
+	select {
+	case err := <-wrote:
+		return err
+	case <-stuck.C: // the caller does not read
+		return u.Status()
+	}
+}
+
+// write sends what the session says, until the stream is to end.
+func (w *workerService) write(stream grpc.BidiStreamingServer[workerpb.SessionRequest, workerpb.SessionResponse], u *live.Upstream) error {
 	for {
 		m, ok := u.Next(stream.Context())
 		if !ok {
@@ -64,7 +85,6 @@ func (w *workerService) Session(stream grpc.BidiStreamingServer[workerpb.Session
 			return err
 		}
 	}
-	late.Stop()
 	if err := u.Status(); err != nil {
 		return err
 	}

@@ -21,13 +21,14 @@ type Upstream struct {
 	session *Session // set by the first message; used by the reader alone
 	refused bool     // the first message was refused; used by the reader alone
 
-	mu  sync.Mutex
-	end *fault.Error
+	mu   sync.Mutex
+	end  *fault.Error
+	over chan struct{} // closed once the stream is to end
 }
 
 // Stream makes the upstream of a stream that has just begun.
 func (d *Directory) Stream() *Upstream {
-	return &Upstream{directory: d, out: outbox.New[*workerpb.SessionResponse](outboxLimit)}
+	return &Upstream{directory: d, over: make(chan struct{}), out: outbox.New[*workerpb.SessionResponse](outboxLimit)}
 }
 
 // Receive takes a message of the stream.
@@ -68,9 +69,16 @@ func (u *Upstream) Status() error {
 // finish ends the stream behind what is queued. The first one counts.
 func (u *Upstream) finish(err *fault.Error) {
 	u.mu.Lock()
-	if u.end == nil {
-		u.end = err
+	defer u.mu.Unlock()
+	select {
+	case <-u.over:
+		return
+	default:
 	}
-	u.mu.Unlock()
+	u.end = err
+	close(u.over)
 	u.out.Finish()
 }
+
+// Over is closed once the stream is to end, behind what is left to send.
+func (u *Upstream) Over() <-chan struct{} { return u.over }
