@@ -61,8 +61,7 @@ func (g git) output(ctx context.Context, args ...string) (stdout, stderr string,
 }
 
 func (g git) start(ctx context.Context, args []string) (stdout, stderr string, err error) {
-	full := append([]string{"-c", "core.autocrlf=false", "-c", "core.safecrlf=false", "-c", "advice.detachedHead=false"}, args...)
-	cmd := exec.CommandContext(ctx, "git", full...)
+	cmd := exec.CommandContext(ctx, "git", append(settings(), args...)...)
 	cmd.Dir = g.dir
 	cmd.Env = g.environment()
 	var o, e bytes.Buffer
@@ -79,6 +78,17 @@ func (g git) start(ctx context.Context, args []string) (stdout, stderr string, e
 		return "", "", errors.New("git is not installed; install it (apt install git, dnf install git, brew install git)")
 	}
 	return o.String(), e.String(), &commandError{command: "git " + args[0], stderr: e.String(), cause: err}
+}
+
+// settings keep a user's configuration, where git reads it, from changing bytes, and git from leaving work in the
+// background.
+func settings() []string {
+	var args []string
+	for _, s := range []string{"core.autocrlf=false", "core.safecrlf=false", "core.hooksPath=" + os.DevNull, "commit.gpgsign=false",
+		"gc.auto=0", "maintenance.auto=false"} {
+		args = append(args, "-c", s)
+	}
+	return args
 }
 
 func (g git) environment() []string {

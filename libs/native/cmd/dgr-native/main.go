@@ -30,7 +30,8 @@ func root() *cobra.Command {
 		Use:   "dgr-native",
 		Short: "Fetch, patch, build and test the native library",
 		Long: "Works on libs/native of the repository it is run in. Sources and builds are kept in $" + source.CacheVariable +
-			", or in dgr/native of the user's cache directory.\n\nDGR_NATIVE_PORTABLE=1 builds for the least instruction set instead of this machine's.",
+			", or in dgr/native of the user's cache directory.\n\nWhere llama.cpp cannot be downloaded, DGR_LLAMA_SOURCE names a git repository, a git bundle or a directory with it. " +
+			build.PortableVariable + "=1 builds for the least instruction set instead of this machine's. CC and CXX choose the compilers.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
