@@ -150,14 +150,16 @@ func withLength(reach []engine.Span, length uint32) []engine.Span {
 // openBelow is the Open for the next hop.
 func (c *Core) openBelow(length uint32, reach []engine.Span) *workerpb.Open {
 	o, next := c.open, c.open.GetRoute()[0]
+	expect := &workerpb.Expectation{
+		Fingerprint: o.GetExpect().GetFingerprint(), Layers: next.GetLayers(), BoundaryIn: layoutOf(c.hop.Shard.BoundaryOut),
+	}
+	if len(o.GetRoute()) > 1 { // all links of a route have one layout
+		expect.BoundaryOut = expect.BoundaryIn
+	}
 	return &workerpb.Open{
 		SessionId: o.GetSessionId(), SessionKey: o.GetSessionKey(), Attempt: o.GetAttempt(),
 		Revisions: narrow(c.hop, o.GetRevisions()), Needs: o.GetNeeds(),
-		Expect: &workerpb.Expectation{
-			Fingerprint: o.GetExpect().GetFingerprint(), Layers: next.GetLayers(),
-			BoundaryIn: layoutOf(c.hop.Shard.BoundaryOut),
-		},
-		ContextTokens: o.GetContextTokens(), Egress: o.GetEgress(), Route: o.GetRoute()[1:], Receive: o.GetReceive(),
+		Expect: expect, ContextTokens: o.GetContextTokens(), Egress: o.GetEgress(), Route: o.GetRoute()[1:], Receive: o.GetReceive(),
 		Linger: o.GetLinger(), Budget: clampBudget(c.budgetBelow()), OnBehalfOf: o.GetOnBehalfOf(),
 		Held: &workerpb.CacheState{Length: proto.Uint32(length), ChainHash: c.cache.hash(length), Reach: spansOf(reach)},
 	}
