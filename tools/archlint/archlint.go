@@ -82,7 +82,7 @@ func Rules() []Rule {
 			Example: [2]string{"services/worker/internal/batch/batch.go", "C"},
 		},
 		{
-			From: []string{"services/...", "libs/..."}, To: []string{"log", "github.com/sirupsen/logrus", "go.uber.org/zap"}, Tests: true,
+			From: []string{"services/...", "libs/..."}, To: []string{"log", "github.com/sirupsen/logrus", "go.uber.org/zap"},
 			Why:     "logs are structured: log/slog, with the logger passed in",
 			Example: [2]string{"services/worker/internal/rpc/session.go", "log"},
 		},
