@@ -13,7 +13,7 @@ const (
 	maxHeader   = 256 << 20 // bytes
 	maxKeys     = 16 << 10  // llama.cpp compares each with each
 	maxTensors  = 32 << 10  // the same
-	maxElements = 4 << 20   // of one array
+	maxElements = 2 << 20   // of one array
 	maxString   = 64 << 20  // bytes
 	maxName     = 63        // bytes of a tensor's name
 	maxKey      = 65535     // bytes of a key

@@ -14,7 +14,7 @@
 //
 // # Limits
 //
-// A header may be at most 256 MiB, with at most 16,384 keys, 32,768 tensors, 4 Mi elements in an array and 64 MiB in a
+// A header may be at most 256 MiB, with at most 16,384 keys, 32,768 tensors, 2 Mi elements in an array and 64 MiB in a
 // string. Nothing is allocated on the word of a count: memory grows with the bytes that are really there.
 //
 // # Fingerprint
