@@ -749,7 +749,9 @@ type Token struct {
 	// Natural log-probability before truncation of the distribution; present when logprobs were asked for.
 	Logprob *float32 `protobuf:"fixed32,5,opt,name=logprob,proto3,oneof" json:"logprob,omitempty"`
 	// Most probable tokens, most probable first; Sampling.logprobs entries.
-	Top           []*TokenLogprob `protobuf:"bytes,6,rep,name=top,proto3" json:"top,omitempty"`
+	Top []*TokenLogprob `protobuf:"bytes,6,rep,name=top,proto3" json:"top,omitempty"`
+	// True: the tail ends the run with this token, so that no hop begins another iteration; StepResult follows.
+	Last          bool `protobuf:"varint,7,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -824,6 +826,13 @@ func (x *Token) GetTop() []*TokenLogprob {
 		return x.Top
 	}
 	return nil
+}
+
+func (x *Token) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
 }
 
 // TokenLogprob is one alternative.
@@ -1312,14 +1321,15 @@ const file_dgr_worker_v1_step_proto_rawDesc = "" +
 	"CancelStep\x12\x17\n" +
 	"\astep_id\x18\x01 \x01(\x04R\x06stepId\x12\x18\n" +
 	"\athrough\x18\x02 \x01(\x04R\athrough\x12\x12\n" +
-	"\x04undo\x18\x03 \x01(\bR\x04undo\"\xd1\x01\n" +
+	"\x04undo\x18\x03 \x01(\bR\x04undo\"\xe5\x01\n" +
 	"\x05Token\x12\x17\n" +
 	"\astep_id\x18\x01 \x01(\x04R\x06stepId\x12\x19\n" +
 	"\x05index\x18\x02 \x01(\rH\x00R\x05index\x88\x01\x01\x12\x13\n" +
 	"\x02id\x18\x03 \x01(\rH\x01R\x02id\x88\x01\x01\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\fR\x05bytes\x12\x1d\n" +
 	"\alogprob\x18\x05 \x01(\x02H\x02R\alogprob\x88\x01\x01\x12-\n" +
-	"\x03top\x18\x06 \x03(\v2\x1b.dgr.worker.v1.TokenLogprobR\x03topB\b\n" +
+	"\x03top\x18\x06 \x03(\v2\x1b.dgr.worker.v1.TokenLogprobR\x03top\x12\x12\n" +
+	"\x04last\x18\a \x01(\bR\x04lastB\b\n" +
 	"\x06_indexB\x05\n" +
 	"\x03_idB\n" +
 	"\n" +

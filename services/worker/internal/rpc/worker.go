@@ -144,9 +144,9 @@ func (w *workerService) ReleaseSession(_ context.Context, r *workerpb.ReleaseSes
 func (w *workerService) gone(id, key []byte, attempt *uint64, event tables.SessionEvent) error {
 	switch {
 	case len(id) != 16:
-		return fault.New(workerpb.ErrorCode_ERROR_CODE_MALFORMED, "session_id must be 16 bytes")
+		return session.Malformed("session_id", "16 bytes")
 	case len(key) != 32:
-		return fault.New(workerpb.ErrorCode_ERROR_CODE_MALFORMED, "session_key must be 32 bytes")
+		return session.Malformed("session_key", "32 bytes")
 	}
 	if err := w.server.options.Directory.Gone(engine.SessionID(id), key, attempt, event); err != nil {
 		return err

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -155,7 +154,7 @@ func (c *Core) tokenBelow(t *workerpb.Token) {
 		}
 	case r.stopped:
 		c.tellStopped(s)
-	case r.index >= r.max || slices.Contains(r.stops, t.GetId()):
+	case t.GetLast() || r.index >= r.max:
 		r.gapTo = c.waitBelow(r.gap)
 	default:
 		r.next = &iteration{index: t.GetIndex(), token: t.GetId()}

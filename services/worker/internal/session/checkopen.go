@@ -2,7 +2,10 @@ package session
 
 import (
 	"bytes"
+	"fmt"
+	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -52,6 +55,11 @@ func checkVersions(h *Hop, o *workerpb.Open) *fault.Error {
 	}
 	if len(o.GetNeeds()) > 32 {
 		return malformed("open.needs", "at most 32 names")
+	}
+	for i, name := range o.GetNeeds() {
+		if len(name) == 0 || len(name) > 64 {
+			return malformed(fmt.Sprintf("open.needs[%d]", i), "a name of 1 to 64 bytes")
+		}
 	}
 	if r.GetMin() > h.Revisions.Max || r.GetMax() < h.Revisions.Min {
 		return versions(h, o, workerpb.ErrorCode_ERROR_CODE_UNSUPPORTED_REVISION, nil,
@@ -159,6 +167,13 @@ func checkExpectation(h *Hop, o *workerpb.Open) *fault.Error {
 	return nil
 }
 
+// addressable says whether address has the form HOST:PORT.
+func addressable(address string) bool {
+	host, text, err := net.SplitHostPort(address)
+	port, portErr := strconv.ParseUint(text, 10, 16)
+	return len(address) <= 261 && err == nil && host != "" && portErr == nil && port > 0
+}
+
 func layersOf(l *workerpb.LayerRange) engine.LayerRange {
 	return engine.LayerRange{First: l.GetFirst(), End: l.GetEnd()}
 }
@@ -178,7 +193,7 @@ func checkRoute(h *Hop, o *workerpb.Open) *fault.Error {
 	}
 	end := h.Shard.Layers.End
 	for i, hop := range o.GetRoute() {
-		if n := len(hop.GetAddress()); n == 0 || n > 261 {
+		if !addressable(hop.GetAddress()) {
 			return malformed(pathOf("open.route", i, "address"), "HOST:PORT of 1 to 261 bytes")
 		}
 		if hop.GetLayers() == nil || hop.GetLayers().First == nil {

@@ -122,7 +122,7 @@ func (c *Core) Upstream(now time.Time, m *workerpb.SessionRequest) []Effect {
 	case *workerpb.SessionRequest_Close:
 		c.fire(tables.SessionEventClose, cause{})
 	default:
-		c.fire(tables.SessionEventViolation, cause{err: malformed("kind", "set")})
+		c.violation(malformed("kind", "set"))
 	}
 	return c.finish()
 }
@@ -133,7 +133,7 @@ func (c *Core) strange(m *workerpb.SessionRequest, err *fault.Error) {
 		c.fire(tables.SessionEventStep, cause{request: m, err: stepScope(err)})
 		return
 	}
-	c.fire(tables.SessionEventViolation, cause{err: err})
+	c.violation(err)
 }
 
 // UpstreamEnded says that the attached stream is over without Close.
@@ -325,7 +325,12 @@ func (c *Core) do(effect tables.SessionEffect, why cause) {
 
 // refusal is the error of a refused row.
 func (c *Core) refusal(row tables.SessionRow) *fault.Error {
-	return c.mine(fault.New(row.Error, "session %v is %v, the event was %v", c.id, row.State, row.Event)).With(func(e *fault.Error) {
+	return c.mine(Refusal(row, "session %v is %v, the event was %v", c.id, row.State, row.Event))
+}
+
+// Refusal is the error of a row of the session table that refuses, with the row in its detail.
+func Refusal(row tables.SessionRow, format string, args ...any) *fault.Error {
+	return fault.New(row.Error, format, args...).With(func(e *fault.Error) {
 		if row.Error == workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION {
 			e.Detail = &workerpb.ErrorDetail{Kind: &workerpb.ErrorDetail_Lifecycle{Lifecycle: &workerpb.LifecycleDetail{
 				Table: "session", State: row.State.String(), Event: row.Event.String(),

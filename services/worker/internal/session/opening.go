@@ -96,8 +96,8 @@ func (c *Core) reserved(o Outcome) {
 		}
 		return
 	}
+	c.cache.lose()
 	c.cache.reserved = c.open.GetContextTokens()
-	c.cache.now(o.Cache)
 	if c.state == tables.SessionOpening {
 		c.passOpenOn()
 	}

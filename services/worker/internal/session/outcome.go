@@ -157,12 +157,13 @@ func (c *Core) made(s *step, j *job, r engine.StepResult) {
 	case s.want == engine.WantSample && r.Sample == nil:
 		c.failHere(s, c.mine(stepScope(fault.New(workerpb.ErrorCode_ERROR_CODE_INTERNAL, "the engine returned no sample"))))
 		return
+	case s.run != nil:
+		if !c.drawn(s, r.Sample) {
+			c.fireStep(s, j.event())
+			return
+		}
 	case s.want == engine.WantSample:
-		c.sampled(s, r.Sample)
-	}
-	if s.run != nil && !c.ends(s, r.Sample) {
-		c.fireStep(s, j.event())
-		return
+		c.sampled(s, r.Sample, true)
 	}
 	c.fireStep(s, tables.StepEventFinished)
 }
@@ -173,10 +174,10 @@ func rowsOf(r engine.Rows) *workerpb.Boundary {
 	}
 }
 
-// sampled sends a token up.
-func (c *Core) sampled(s *step, t *engine.Sample) {
+// sampled sends a token up; last says that the tail ends the step with it.
+func (c *Core) sampled(s *step, t *engine.Sample, last bool) {
 	m := &workerpb.Token{
-		StepId: s.id, Index: proto.Uint32(s.sampled), Id: proto.Uint32(uint32(t.Token)), Bytes: t.Bytes,
+		StepId: s.id, Index: proto.Uint32(s.sampled), Id: proto.Uint32(uint32(t.Token)), Bytes: t.Bytes, Last: last,
 	}
 	if s.sampling.WantLogprob {
 		m.Logprob = proto.Float32(t.Logprob)
@@ -197,28 +198,37 @@ func (c *Core) tokenUp(s *step, m *workerpb.Token) {
 	c.up(&workerpb.SessionResponse{Kind: &workerpb.SessionResponse_Token{Token: m}})
 }
 
-// ends decides at the tail whether a run ends with this token; if not, what comes next.
-func (c *Core) ends(s *step, t *engine.Sample) bool {
+// drawn takes a run's next token at the tail: it goes up, and either ends the run or is evaluated next.
+func (c *Core) drawn(s *step, t *engine.Sample) (ended bool) {
 	r := s.run
+	s.finish = r.finish(t, s.sampled+1)
+	ended = s.finish != workerpb.Finish_FINISH_DONE
+	c.sampled(s, t, ended)
 	r.index = s.sampled
+	if ended {
+		return true
+	}
+	r.gapTo = time.Time{}
+	if c.place.first {
+		r.next = &iteration{index: s.sampled - 1, token: uint32(t.Token)}
+		r.gapTo = c.now.Add(r.gap)
+	}
+	return false
+}
+
+// finish is how a run ends with its n-th token; DONE: it does not.
+func (r *run) finish(t *engine.Sample, n uint32) workerpb.Finish {
 	switch {
 	case t.EndOfGeneration && r.anyEnd:
-		s.finish = workerpb.Finish_FINISH_END_OF_GENERATION
+		return workerpb.Finish_FINISH_END_OF_GENERATION
 	case slices.Contains(r.stops, uint32(t.Token)):
-		s.finish = workerpb.Finish_FINISH_STOP_TOKEN
-	case s.sampled >= r.max:
-		s.finish = workerpb.Finish_FINISH_LENGTH
+		return workerpb.Finish_FINISH_STOP_TOKEN
+	case n >= r.max:
+		return workerpb.Finish_FINISH_LENGTH
 	case r.stopped:
-		s.finish = workerpb.Finish_FINISH_CANCELLED
-	default:
-		r.gapTo = time.Time{}
-		if c.place.first {
-			r.next = &iteration{index: s.sampled - 1, token: uint32(t.Token)}
-			r.gapTo = c.now.Add(r.gap)
-		}
-		return false
+		return workerpb.Finish_FINISH_CANCELLED
 	}
-	return true
+	return workerpb.Finish_FINISH_DONE
 }
 
 // passOn sends what this hop made of a step, or of an iteration of it, to the next hop.

@@ -72,6 +72,9 @@ func fieldNumber(raw protoreflect.RawFields) uint64 {
 	return tag >> 3
 }
 
+// Malformed is MALFORMED for a field of a request that is no message of a session.
+func Malformed(path, expected string) *fault.Error { return malformed(path, "%s", expected) }
+
 // malformed is MALFORMED with the path of the field and what would be legal there.
 func malformed(path, expected string, args ...any) *fault.Error {
 	return field(workerpb.ErrorCode_ERROR_CODE_MALFORMED, path, expected, args...)

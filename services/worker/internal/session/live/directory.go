@@ -57,12 +57,12 @@ func (d *Directory) first(u *Upstream, m *workerpb.SessionRequest) *fault.Error 
 		return err
 	}
 	if m.GetKind() == nil {
-		return fault.New(workerpb.ErrorCode_ERROR_CODE_MALFORMED, "kind must be set")
+		return session.Malformed("kind", "set")
 	}
 	open := m.GetOpen()
 	if open == nil {
 		row := tables.SessionTransition(tables.SessionInitial, eventOf(m))
-		return fault.New(row.Error, "the first message of a stream is open, not a %v", row.Event)
+		return session.Refusal(row, "the first message of a stream is open, not a %v", row.Event)
 	}
 	r := d.residence()
 	if r == nil {
