@@ -5,8 +5,11 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -75,4 +78,26 @@ func TestLlamaLoadsFromTheStore(t *testing.T) {
 
 func TestLlamaRefusesAnArchitecture(t *testing.T) {
 	start(t, nil, real("--model", write(t, t.TempDir(), "mamba"))...).fails(exitFailed, "mamba")
+}
+
+// Compute threads must not wait busily, unless somebody asked for it.
+func TestLlamaWaitsCalmly(t *testing.T) {
+	path := write(t, t.TempDir(), "")
+	for said, want := range map[string]string{"A=1": "GOMP_SPINCOUNT=1000", "GOMP_SPINCOUNT=7": "GOMP_SPINCOUNT=7", "OMP_WAIT_POLICY=active": ""} {
+		c := start(t, []string{said}, real("--model", path)...)
+		c.ready()
+		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", c.cmd.Process.Pid))
+		if err != nil {
+			t.Skipf("what a process was given cannot be seen on this system: %v", err)
+		}
+		got := ""
+		for entry := range strings.SplitSeq(string(environ), "\x00") {
+			if strings.HasPrefix(entry, "GOMP_SPINCOUNT=") {
+				got = entry
+			}
+		}
+		if got != want {
+			t.Errorf("told %s it runs with %q, want %q", said, got, want)
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -43,6 +44,9 @@ type worker struct {
 func work(p process, cfg config.Config) error {
 	log := telemetry.NewLogger(p.stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
+	if cores := runtime.NumCPU(); int(cfg.Threads) > cores {
+		log.Warn("there are more compute threads than cores; they will wait for each other", "threads", cfg.Threads, "cores", cores)
+	}
 	address, err := listen("listen", cfg.Listen)
 	if err != nil {
 		return err
