@@ -38,22 +38,39 @@ type Progress func(done, total uint64)
 // The first time for a model it reads all of its data, and keeps the manifest in `<file>.dgr-manifest.json` beside the
 // (first) file or, where that directory cannot be written, in the user's cache directory. From then on it reads only the
 // own tensors, as long as size, modification time and inode of all files are what they were; otherwise it reads all
-// again. own nil reads nothing that it need not read.
+// again. own nil reads nothing that it need not read. Of several processes that want the same manifest one makes it, and the
+// others wait for it.
 //
 // Errors: BAD_MODEL_FILE where a file changed, broke or cannot be read; the error of ctx when it ended, within one chunk
 // of 1 MiB per processor.
 func BuildManifest(ctx context.Context, m *Model, own func(Tensor) bool, progress Progress) (*Manifest, error) {
 	if man := m.cached(); man != nil {
-		if own == nil {
-			return man, nil
-		}
-		return man, man.Verify(ctx, m, own, progress)
+		return man.verified(ctx, m, own, progress)
+	}
+	unlock, err := m.lockManifest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if man := m.cached(); man != nil { // another process made it meanwhile
+		unlock()
+		return man.verified(ctx, m, own, progress)
 	}
 	man, err := HashModel(ctx, m, progress)
 	if err != nil {
 		return nil, err
 	}
 	man.CachePath = m.keep(man)
+	return man, nil
+}
+
+// verified is a kept manifest once the own tensors have been compared with it.
+func (man *Manifest) verified(ctx context.Context, m *Model, own func(Tensor) bool, progress Progress) (*Manifest, error) {
+	if own != nil {
+		if err := man.Verify(ctx, m, own, progress); err != nil {
+			return nil, err
+		}
+	}
 	return man, nil
 }
 

@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 )
@@ -327,4 +329,52 @@ func TestManifestStopsWithItsContext(t *testing.T) {
 	})
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoFileExists(t, path+".dgr-manifest.json")
+}
+
+// TestManifestIsMadeOnce starts several makers at once: one reads the whole model, the others only their own tensors.
+func TestManifestIsMadeOnce(t *testing.T) {
+	withCacheDir(t)
+	path := writeSmall(t)
+	m := open(t, path)
+	own := m.Own(engine.LayerRange{First: 1, End: 2})
+	const makers = 5
+	var whole, read atomic.Uint64
+	var g errgroup.Group
+	for range makers {
+		g.Go(func() error {
+			var last uint64
+			man, err := BuildManifest(t.Context(), m, own, func(done, _ uint64) { last = done })
+			if err == nil && !man.FromCache {
+				whole.Add(1)
+			}
+			read.Add(last)
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	require.EqualValues(t, 1, whole.Load())
+	require.Equal(t, m.Bytes()+(makers-1)*m.OwnBytes(engine.LayerRange{First: 1, End: 2}), read.Load())
+}
+
+func TestWaitingForAManifestEndsWithTheContext(t *testing.T) {
+	withCacheDir(t)
+	m := open(t, writeSmall(t))
+	unlock, err := m.lockManifest(t.Context())
+	require.NoError(t, err)
+	defer unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = BuildManifest(ctx, m, nil, nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestManifestWithoutACacheDirectory(t *testing.T) {
+	file := filepath.Join(withCacheDir(t), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	t.Setenv("XDG_CACHE_HOME", file)
+	t.Setenv("HOME", file)
+	t.Setenv("LocalAppData", file)
+	man, err := BuildManifest(t.Context(), open(t, writeSmall(t)), nil, nil)
+	require.NoError(t, err)
+	require.NotEmpty(t, man.CachePath, "beside the file")
 }
