@@ -19,6 +19,7 @@ require (
 )
 
 require (
+	github.com/gofrs/flock v0.13.2 // indirect
 	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
