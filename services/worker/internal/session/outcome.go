@@ -208,7 +208,7 @@ func (c *Core) drawn(s *step, t *engine.Sample) (ended bool) {
 	if ended {
 		return true
 	}
-	r.gapTo = time.Time{}
+	r.gapTo = c.now.Add(r.gap + 2*linkSlack) // the hop before this one is the first to see that it is late itself
 	if c.place.first {
 		r.next = &iteration{index: s.sampled - 1, token: uint32(t.Token)}
 		r.gapTo = c.now.Add(r.gap)

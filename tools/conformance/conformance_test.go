@@ -1,0 +1,248 @@
+package conformance_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/distributed-gguf-runtime/dgr/tools/conformance"
+)
+
+// worker is the binary that the cases are run against.
+var worker string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "conformance")
+	if err != nil {
+		panic(err)
+	}
+	worker = filepath.Join(dir, "dgr-worker")
+	build := exec.Command("go", "build", "-o", worker, "github.com/distributed-gguf-runtime/dgr/services/worker/cmd/dgr-worker")
+	if out, err := build.CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("build dgr-worker: %v\n%s", err, out))
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// notYet are clauses that no case proves yet, each with the reason. A clause that gets its case must leave the list.
+var notYet = map[string]string{
+	"ERR-8":  "what a worker logs is not seen from its endpoint",
+	"VER-7":  "there is one revision",
+	"DIA-4":  "authentication between hops is not built",
+	"HLT-2":  "needs a hop that goes away while the health of another is watched",
+	"LOS-3":  "needs the engine to be lost, which no message asks for",
+	"SHD-2":  "needs a model in the worker's store",
+	"SHD-3":  "needs a model in the worker's store",
+	"SHD-5":  "unloads the target, which serves the other cases",
+	"OPN-18": "needs a worker that is not READY",
+	"TIM-3":  "the idle bound is minutes",
+}
+
+var clause = regexp.MustCompile(`(?m)^- \*\*([A-Z]{3}-\d+)\*\* ((?:.|\n  )*)`)
+
+// clauses are the clauses of SPEC.md with their texts.
+func clauses(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("../../contracts/SPEC.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, m := range clause.FindAllStringSubmatch(string(text), -1) {
+		if found[m[1]] != "" {
+			t.Errorf("clause %s stands twice", m[1])
+		}
+		found[m[1]] = m[2]
+	}
+	if len(found) < 100 {
+		t.Fatalf("%d clauses were found; has the form of SPEC.md changed?", len(found))
+	}
+	return found
+}
+
+func TestEveryClauseHasACase(t *testing.T) {
+	t.Parallel()
+	cited := map[string]bool{}
+	for _, c := range conformance.Cases() {
+		for _, id := range c.Clauses {
+			cited[id] = true
+		}
+	}
+	spec := clauses(t)
+	for id := range cited {
+		if spec[id] == "" {
+			t.Errorf("a case cites %s, which is not in SPEC.md", id)
+		}
+	}
+	for id, text := range spec {
+		binds := strings.Contains(text, "MUST") && !strings.HasPrefix(text, "*(")
+		_, excused := notYet[id]
+		switch {
+		case binds && !cited[id] && !excused:
+			t.Errorf("no case proves %s: %s", id, text)
+		case cited[id] && excused:
+			t.Errorf("%s has a case now: take it off the list of those that have none", id)
+		}
+	}
+}
+
+func TestCasesAreNamedAndMany(t *testing.T) {
+	t.Parallel()
+	ids := conformance.IDs()
+	if len(ids) < 250 {
+		t.Errorf("%d cases", len(ids))
+	}
+	slices.Sort(ids)
+	if n := len(slices.Compact(ids)); n != len(conformance.IDs()) {
+		t.Errorf("%d ids for %d cases", n, len(conformance.IDs()))
+	}
+	for _, c := range conformance.Cases() {
+		if len(c.Clauses) == 0 || !strings.HasSuffix(c.Says, ".") || c.Run == nil {
+			t.Errorf("%s: clauses %v, says %q", c.ID, c.Clauses, c.Says)
+		}
+	}
+}
+
+// start starts a worker with the fake engine and returns its address.
+func start(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(worker, append([]string{"--engine", "fake", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--announce",
+		"--exit-with-stdin", "--log-level", "warn", "--chain-allow", "127.0.0.1:*"}, args...)...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the worker ended with %v\n%s", err, log.String())
+		}
+	})
+	line, err := bufio.NewReader(stdout).ReadBytes('\n')
+	var announced struct {
+		Address string `json:"address"`
+	}
+	if err != nil || json.Unmarshal(line, &announced) != nil {
+		t.Fatalf("the worker announced %q: %v\n%s", line, err, log.String())
+	}
+	return announced.Address
+}
+
+// conform runs all cases against workers and reports each that fails.
+func conform(t *testing.T, peer bool, addresses ...string) *conformance.Report {
+	t.Helper()
+	conns := make([]*grpc.ClientConn, len(addresses))
+	for i, address := range addresses {
+		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		conns[i] = conn
+	}
+	target, err := conformance.NewTarget(t.Context(), addresses, conns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if peer {
+		if target.Peer, err = conformance.Listen("127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(target.Peer.Close)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	report := conformance.Run(ctx, target, conformance.Options{Limit: 30 * time.Second})
+	for _, o := range report.Outcomes {
+		if len(o.Faults) > 0 {
+			t.Errorf("%s (%s)\n  %s\n  - %s", o.Case.ID, strings.Join(o.Case.Clauses, " "), o.Case.Says, strings.Join(o.Faults, "\n  - "))
+		}
+	}
+	if len(report.Outcomes) != len(conformance.Cases()) {
+		t.Errorf("%d of %d cases ran", len(report.Outcomes), len(conformance.Cases()))
+	}
+	return report
+}
+
+func TestOneWorkerConforms(t *testing.T) {
+	t.Parallel()
+	report := conform(t, false, start(t, "--model", "fake:layers=6"))
+	if n := report.Counts(); n[conformance.Passed] < 300 {
+		t.Errorf("%v", n)
+	}
+}
+
+func TestRouteOfThreeConforms(t *testing.T) {
+	t.Parallel()
+	report := conform(t, true, start(t, "--model", "fake:layers=6", "--layers", "0:2"), start(t, "--model", "fake:layers=6", "--layers", "2:4"),
+		start(t, "--model", "fake:layers=6", "--layers", "4:"))
+	if n := report.Counts(); n[conformance.Skipped] > 5 {
+		t.Errorf("%v", n)
+	}
+}
+
+func TestReports(t *testing.T) {
+	t.Parallel()
+	c := func(id string) conformance.Case {
+		return conformance.Case{ID: id, Clauses: []string{"CAP-1"}, Says: "It is."}
+	}
+	r := &conformance.Report{Known: map[string]bool{"c": true, "d": true}, Outcomes: []conformance.Outcome{
+		{Case: c("a")}, {Case: c("b"), Faults: []string{"one", "two"}}, {Case: c("c"), Faults: []string{"as ever"}}, {Case: c("d")}, {Case: c("e"), Skip: "why"},
+	}}
+	want := map[conformance.Verdict]int{conformance.Passed: 1, conformance.Failed: 1, conformance.KnownFailure: 1, conformance.Surprise: 1, conformance.Skipped: 1}
+	for v, n := range want {
+		if r.Counts()[v] != n {
+			t.Errorf("%v", r.Counts())
+		}
+	}
+	if r.OK() {
+		t.Errorf("a report with a failure and an unexpected success is OK")
+	}
+	var asJSON, asXML bytes.Buffer
+	if err := r.WriteJSON(&asJSON); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.WriteJUnit(&asXML); err != nil {
+		t.Fatal(err)
+	}
+	var back struct {
+		OK    bool
+		Cases []struct{ ID, Verdict, Reason string }
+	}
+	if err := json.Unmarshal(asJSON.Bytes(), &back); err != nil || back.OK || len(back.Cases) != 5 || back.Cases[4].Reason != "why" {
+		t.Errorf("JSON: %v, %+v", err, back)
+	}
+	var suite struct {
+		Tests    int `xml:"tests,attr"`
+		Failures int `xml:"failures,attr"`
+		Skipped  int `xml:"skipped,attr"`
+	}
+	if err := xml.Unmarshal(asXML.Bytes(), &suite); err != nil || suite.Tests != 5 || suite.Failures != 2 || suite.Skipped != 2 {
+		t.Errorf("JUnit: %v, %+v", err, suite)
+	}
+}
