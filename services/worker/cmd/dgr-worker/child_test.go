@@ -131,8 +131,8 @@ func start(t *testing.T, environ []string, args ...string) *child {
 	return c
 }
 
-// fake are the arguments of a worker with the fake engine on free ports.
-func fake(more ...string) []string {
+// faked are the arguments of a worker with the fake engine on free ports.
+func faked(more ...string) []string {
 	return append([]string{"--engine", "fake", "--model", "fake:layers=5", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--announce"}, more...)
 }
 

@@ -46,7 +46,7 @@ func load(ctx context.Context, s workerpb.ShardServiceClient, r *workerpb.LoadSh
 }
 
 func TestLoadUnloadDrainOverTheWire(t *testing.T) {
-	busy := shardService(t, start(t, nil, fake()...).ready().Address)
+	busy := shardService(t, start(t, nil, faked()...).ready().Address)
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	request := &workerpb.LoadShardRequest{Model: "fake:layers=3", First: proto.Uint32(1)}

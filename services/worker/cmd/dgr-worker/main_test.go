@@ -7,10 +7,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/distributed-gguf-runtime/dgr/gen/workeradmin"
 )
 
 func TestAnnounceServeDrain(t *testing.T) {
-	c := start(t, nil, fake("--layers", "2:", "--worker-id", "w2")...)
+	c := start(t, nil, faked("--layers", "2:", "--worker-id", "w2")...)
 	a := c.ready()
 	if a.WorkerID != "w2" || a.Layers != "2:5" || a.NLayer != 5 || len(a.Fingerprint) != 64 || a.Address == a.Admin {
 		t.Errorf("announced %+v", a)
@@ -24,6 +26,7 @@ func TestAnnounceServeDrain(t *testing.T) {
 	if status, body := get(t, "http://"+a.Admin+"/metrics"); status != 200 || !strings.Contains(body, `dgr_worker_shard_state{state="READY"} 1`) || !strings.Contains(body, "\ndgr_worker_ready 1\n") {
 		t.Errorf("metrics: %d %s", status, body)
 	}
+	checkDocumented(t, a.Admin)
 	c.signal(syscall.SIGTERM)
 	if code := c.exit(); code != exitFine {
 		t.Errorf("exit code %d: %s", code, c.stderr.String())
@@ -35,8 +38,34 @@ func TestAnnounceServeDrain(t *testing.T) {
 	}
 }
 
+// checkDocumented looks for every metric of a worker in the description of its admin port.
+func checkDocumented(t *testing.T, admin string) {
+	t.Helper()
+	spec, err := workeradmin.GetSwagger()
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := spec.Paths.Find("/metrics").Get.Description
+	_, metrics := get(t, "http://"+admin+"/metrics")
+	found := 0
+	for line := range strings.Lines(metrics) {
+		name, ok := strings.CutPrefix(line, "# TYPE dgr_worker_")
+		if !ok {
+			continue
+		}
+		found++
+		name, _, _ = strings.Cut(name, " ")
+		if !strings.Contains(documented, "`dgr_worker_"+name+"`") {
+			t.Errorf("worker-admin.v1.yaml does not describe dgr_worker_%s", name)
+		}
+	}
+	if found < 20 {
+		t.Errorf("only %d metrics: %s", found, metrics)
+	}
+}
+
 func TestOneKeyMayGiveTwoSignals(t *testing.T) {
-	c := start(t, nil, fake("--drain", "0s")...)
+	c := start(t, nil, faked("--drain", "0s")...)
 	open(t, c.ready())
 	for range 3 {
 		c.signal(syscall.SIGTERM)
@@ -47,13 +76,13 @@ func TestOneKeyMayGiveTwoSignals(t *testing.T) {
 }
 
 func TestSlowLoadSaysHowFarItIs(t *testing.T) {
-	c := start(t, nil, fake("--model", "fake:script=load slow 3s")...)
+	c := start(t, nil, faked("--model", "fake:script=load slow 3s")...)
 	c.says(`phase="reading weights"`)
 	c.ready()
 }
 
 func TestNameIsMadeOfMachineAndPort(t *testing.T) {
-	a := start(t, nil, fake()...).ready()
+	a := start(t, nil, faked()...).ready()
 	_, port, _ := net.SplitHostPort(a.Address)
 	if !strings.HasSuffix(a.WorkerID, "-"+port) {
 		t.Errorf("the worker on port %s is called %s", port, a.WorkerID)
@@ -61,7 +90,7 @@ func TestNameIsMadeOfMachineAndPort(t *testing.T) {
 }
 
 func TestEndsWithStandardInput(t *testing.T) {
-	c := start(t, nil, fake("--exit-with-stdin")...)
+	c := start(t, nil, faked("--exit-with-stdin")...)
 	c.ready()
 	if err := c.stdin.Close(); err != nil {
 		t.Fatal(err)
@@ -72,7 +101,7 @@ func TestEndsWithStandardInput(t *testing.T) {
 }
 
 func TestStandardInputIsNotAsked(t *testing.T) {
-	c := start(t, nil, fake()...)
+	c := start(t, nil, faked()...)
 	a := c.ready()
 	if err := c.stdin.Close(); err != nil {
 		t.Fatal(err)
@@ -90,7 +119,7 @@ func TestSignalWhileLoading(t *testing.T) {
 	}
 	admin := l.Addr().String()
 	l.Close()
-	args := append(fake(), "--admin", admin, "--model", "fake:script=load stuck", "--log-level", "debug")
+	args := append(faked(), "--admin", admin, "--model", "fake:script=load stuck", "--log-level", "debug")
 	c := start(t, nil, args...)
 	c.says("event=Load ")
 	if status, body := get(t, "http://"+admin+"/readyz"); status != 503 || !strings.Contains(body, `"state":"LOADING"`) {
@@ -109,9 +138,9 @@ func TestBusyPort(t *testing.T) {
 	}
 	defer l.Close()
 	busy := l.Addr().String()
-	start(t, nil, fake("--listen", busy)...).fails(exitFailed, busy, "in use", "--listen")
-	start(t, nil, fake("--admin", busy)...).fails(exitFailed, busy, "in use", "--admin")
-	start(t, nil, fake("--listen", "192.0.2.1:0", "--insecure")...).fails(exitFailed, "192.0.2.1:0", "no address of this machine")
+	start(t, nil, faked("--listen", busy)...).fails(exitFailed, busy, "in use", "--listen")
+	start(t, nil, faked("--admin", busy)...).fails(exitFailed, busy, "in use", "--admin")
+	start(t, nil, faked("--listen", "192.0.2.1:0", "--insecure")...).fails(exitFailed, "192.0.2.1:0", "no address of this machine")
 }
 
 func TestBadModel(t *testing.T) {
@@ -125,21 +154,21 @@ func TestBadModel(t *testing.T) {
 	start(t, nil, file(cut+".none")...).fails(exitFailed, cut+".none", "does not exist")
 	start(t, nil, file(cut)...).fails(exitFailed, cut)
 	start(t, nil, file(t.TempDir())...).fails(exitFailed)
-	start(t, nil, fake("--layers", "2:9")...).fails(exitFailed, "2:9", "0:5")
-	start(t, nil, append(fake(), "--model", "fake:layers=x")...).fails(exitFailed, "layers=x")
-	start(t, nil, append(fake(), "--model", "fake:script=load fail UNSUPPORTED_ARCHITECTURE")...).fails(exitFailed)
-	start(t, nil, append(fake(), "--model", "fake:script=probe lost")...).fails(exitFailed)
+	start(t, nil, faked("--layers", "2:9")...).fails(exitFailed, "2:9", "0:5")
+	start(t, nil, append(faked(), "--model", "fake:layers=x")...).fails(exitFailed, "layers=x")
+	start(t, nil, append(faked(), "--model", "fake:script=load fail UNSUPPORTED_ARCHITECTURE")...).fails(exitFailed)
+	start(t, nil, append(faked(), "--model", "fake:script=probe lost")...).fails(exitFailed)
 }
 
 func TestBadConfiguration(t *testing.T) {
 	start(t, nil, "--bogus").fails(exitUsage, "--bogus", "--help")
 	start(t, nil, "serve").fails(exitUsage, "serve", "--help")
-	start(t, nil, fake("--sessions", "0")...).fails(exitUsage, "--sessions", "1 to 255")
-	start(t, []string{"DGR_CACHE_TYPE=q4"}, fake()...).fails(exitUsage, "DGR_CACHE_TYPE", "f16")
-	start(t, nil, fake("--config", "/none.yaml")...).fails(exitUsage, "/none.yaml", "does not exist")
-	start(t, nil, fake("--listen", "0.0.0.0:0")...).fails(exitUsage, "--listen", "--insecure")
+	start(t, nil, faked("--sessions", "0")...).fails(exitUsage, "--sessions", "1 to 255")
+	start(t, []string{"DGR_CACHE_TYPE=q4"}, faked()...).fails(exitUsage, "DGR_CACHE_TYPE", "f16")
+	start(t, nil, faked("--config", "/none.yaml")...).fails(exitUsage, "/none.yaml", "does not exist")
+	start(t, nil, faked("--listen", "0.0.0.0:0")...).fails(exitUsage, "--listen", "--insecure")
 
-	c := start(t, []string{"DGR_THREADS=no"}, fake("--sessions", "0", "--layers", "3:1")...)
+	c := start(t, []string{"DGR_THREADS=no"}, faked("--sessions", "0", "--layers", "3:1")...)
 	if code := c.exit(); code != exitUsage || len(c.sentences()) != 3 || strings.Count(c.stderr.String(), "\n") != 3 {
 		t.Errorf("exit code %d with three faults: %s", code, c.stderr.String())
 	}

@@ -7,6 +7,8 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine/fake"
 	"github.com/distributed-gguf-runtime/dgr/libs/native/llama"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/admin"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
@@ -69,9 +71,9 @@ func limitsOf(cfg config.Config) session.Limits {
 	return l
 }
 
-func newServer(cfg config.Config, s *shard.Shard, directory *live.Directory, source shard.Source, log *slog.Logger) *rpc.Server {
+func newServer(cfg config.Config, able engine.Capabilities, s *shard.Shard, directory *live.Directory, source shard.Source, log *slog.Logger) *rpc.Server {
 	o := rpc.Options{
-		WorkerID: cfg.WorkerID, Build: buildOf(cfg), Shard: s, Directory: directory, Revisions: revisions, Limits: limitsOf(cfg),
+		WorkerID: cfg.WorkerID, Build: &workerpb.Build{Version: version, Pin: able.Pin, Patches: able.Patches}, Shard: s, Directory: directory, Revisions: revisions, Limits: limitsOf(cfg),
 		Sessions: cfg.Sessions, Context: cfg.Context, BatchTokens: cfg.Batch, WindowBytes: cfg.WindowWorkerBytes,
 		MessageBytes: cfg.MessageBytes, Drain: cfg.Drain, Keepalive: cfg.Keepalive, Log: log,
 	}
@@ -84,20 +86,18 @@ func newServer(cfg config.Config, s *shard.Shard, directory *live.Directory, sou
 	return rpc.New(o)
 }
 
-// buildOf says what the worker was built from.
-func buildOf(cfg config.Config) *workerpb.Build {
-	b := &workerpb.Build{Version: version}
+// able asks an engine that holds nothing what it is. Where there is none the load is going to say why.
+func able(cfg config.Config) engine.Capabilities {
+	factory := llama.New
 	if cfg.Engine == "fake" {
-		return b
+		factory = fake.Factory(fake.Default())
 	}
-	e, _, err := llama.New()
+	e, _, err := factory()
 	if err != nil {
-		return b // the load is going to say why
+		return engine.Capabilities{}
 	}
 	defer e.Close() // it holds nothing
-	able := e.Capabilities()
-	b.Pin, b.Patches = able.Pin, able.Patches
-	return b
+	return e.Capabilities()
 }
 
 // store gives LoadShard the models of a folder.

@@ -81,7 +81,7 @@ func startRoute(t *testing.T, model string, cuts ...string) ([]*child, []announc
 	announced := make([]announcement, len(cuts)+1)
 	bounds := append(append([]string{"0"}, cuts...), "")
 	for i := range children {
-		children[i] = start(t, nil, fake("--model", model, "--layers", bounds[i]+":"+bounds[i+1], "--chain-allow", "127.0.0.1:*")...)
+		children[i] = start(t, nil, faked("--model", model, "--layers", bounds[i]+":"+bounds[i+1], "--chain-allow", "127.0.0.1:*")...)
 	}
 	for i, c := range children {
 		announced[i] = c.ready()
@@ -133,7 +133,7 @@ func TestAKilledTailIsNamed(t *testing.T) {
 }
 
 func TestDrainClosesWhatStays(t *testing.T) {
-	c := start(t, nil, fake("--drain", "200ms")...)
+	c := start(t, nil, faked("--drain", "200ms")...)
 	a := c.ready()
 	s := open(t, a)
 	run := generate(t, s, 4)
@@ -155,7 +155,7 @@ func TestDrainClosesWhatStays(t *testing.T) {
 }
 
 func TestDrainLetsARunEnd(t *testing.T) {
-	c := start(t, nil, fake("--model", "fake:layers=5,script=step slow 5ms")...)
+	c := start(t, nil, faked("--model", "fake:layers=5,script=step slow 5ms")...)
 	s := open(t, c.ready())
 	run := generate(t, s, 30)
 	if _, err := take(t, run, 2); err != nil {
@@ -177,7 +177,7 @@ func TestDrainLetsARunEnd(t *testing.T) {
 }
 
 func TestSecondSignalEndsNow(t *testing.T) {
-	c := start(t, nil, fake()...)
+	c := start(t, nil, faked()...)
 	open(t, c.ready())
 	c.signal(syscall.SIGTERM)
 	c.says("draining")
@@ -201,7 +201,7 @@ func TestSecondSignalEndsNow(t *testing.T) {
 
 // The sessions of a lost engine hear of it; the worker gets a new one and serves on.
 func TestALostEngineCostsItsSessionsOnly(t *testing.T) {
-	c := start(t, nil, fake("--model", "fake:layers=5,script=step 5 lost")...)
+	c := start(t, nil, faked("--model", "fake:layers=5,script=step 5 lost")...)
 	a := c.ready()
 	if _, err := take(t, generate(t, open(t, a), 100), 100); !errors.Is(err, fault.Code(workerpb.ErrorCode_ERROR_CODE_ENGINE_FAULT)) {
 		t.Errorf("the run ended with %v", err)

@@ -84,7 +84,8 @@ func sourceOf(cfg config.Config) shard.Source {
 
 // build makes the rooms and joins them.
 func (w *worker) build(source shard.Source) (err error) {
-	metrics := telemetry.NewMetrics(telemetry.Build{Version: version, Engine: w.cfg.Engine, WorkerID: w.cfg.WorkerID})
+	able := able(w.cfg)
+	metrics := telemetry.NewMetrics(telemetry.Build{Version: version, Engine: able.Name, EngineVersion: able.Version, WorkerID: w.cfg.WorkerID})
 	if w.dialer, err = newDialer(w.cfg, metrics); err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func (w *worker) build(source shard.Source) (err error) {
 		ProbeInterval: w.cfg.ProbeInterval, ProbeTimeout: w.cfg.ProbeTimeout, Request: requestOf(w.cfg),
 	})
 	watch(metrics, w.shard, directory)
-	w.rpc = newServer(w.cfg, w.shard, directory, source, w.log)
+	w.rpc = newServer(w.cfg, able, w.shard, directory, source, w.log)
 	w.admin = admin.New(admin.Options{
 		WorkerID: w.cfg.WorkerID, Shard: w.shard, Capability: w.rpc.Capability, Sessions: list(directory),
 		Metrics: metrics.Gatherer(), Log: w.log,
