@@ -204,6 +204,9 @@ func (e *shardEngine) probe(ctx context.Context) error {
 	}
 	generation := e.begin(nil)
 	stop := context.AfterFunc(ctx, func() { e.cancelAll(generation) })
+	if ctx.Err() != nil { // that function may come late
+		e.cancelAll(generation)
+	}
 	outcome := [1]uint32{}
 	err := e.native.step([]stepDesc{describe(slot, 0, 1, engine.WantLogitsLast)}, []engine.TokenID{0}, boundary, outcome[:])
 	stop()

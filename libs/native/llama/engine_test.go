@@ -19,78 +19,79 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
 )
 
-// slowModel is a model of which a batch of 96 rows takes about a tenth of a second.
-func slowModel(t *testing.T) string {
-	s := spec(t, "llama")
-	s.Layers, s.Embd, s.Heads, s.KVHeads, s.HeadLength, s.FF = 8, 512, 8, 8, 64, 2048
-	return writeModel(t, s)
+// during is a context that calls do once, when a batch is the running one and native code has not begun yet: that is when
+// Step asks for its end.
+type during struct {
+	context.Context
+	engine *loaded
+	done   chan struct{}
+	do     func(*during)
 }
 
-// inNative waits until a batch of the engine is in native code.
-func (l *loaded) inNative() {
-	for {
-		l.mu.Lock()
-		active := l.running.active
-		l.mu.Unlock()
-		if active {
-			return
-		}
-		runtime.Gosched()
+// whileRunning makes a context whose do is called in the middle of Step, on its goroutine.
+func (l *loaded) whileRunning(t *testing.T, do func(*during)) *during {
+	return &during{Context: t.Context(), engine: l, done: make(chan struct{}), do: do}
+}
+
+func (d *during) Done() <-chan struct{} {
+	d.engine.mu.Lock()
+	active := d.engine.running.active
+	d.engine.mu.Unlock()
+	if do := d.do; active && do != nil {
+		d.do = nil
+		do(d)
+	}
+	return d.done
+}
+
+func (d *during) Err() error {
+	select {
+	case <-d.done:
+		return context.Canceled
+	default:
+		return nil
 	}
 }
 
-type outcome struct {
-	results []engine.StepResult
-	err     error
-}
+func (d *during) cancel() { close(d.done) }
 
-func (l *loaded) start(ctx context.Context, steps ...engine.Step) <-chan outcome {
-	done := make(chan outcome, 1)
-	go func() {
-		results, err := l.Step(ctx, steps)
-		done <- outcome{results, err}
-	}()
-	l.inNative()
-	return done
+// wasStopped says whether the last batch was asked to stop in native code.
+func (l *loaded) wasStopped() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.running.stopped
 }
 
 // TestCancelOnTheWay: a batch stops in native code when all its steps are cancelled, and only then.
 func TestCancelOnTheWay(t *testing.T) {
-	req := request(slowModel(t))
-	l := load(t, req, 0, 0)
+	l := load(t, request(writeModel(t, spec(t, "llama"))), 0, 0)
 	l.open(t, 3, 192)
 	a := engine.Step{Session: id(1), Tokens: tokens(1, 48, 256), Want: engine.WantLogitsLast}
 	b := engine.Step{Session: id(2), Tokens: tokens(2, 48, 256), Want: engine.WantLogitsLast}
 	alone := l.run(t, engine.Step{Session: id(3), Tokens: b.Tokens, Want: engine.WantLogitsLast})[0]
 
-	done := l.start(t.Context(), a, b)
-	l.Cancel(id(1))
-	o := <-done
-	if o.err != nil || o.results[1].Err != nil {
-		t.Fatalf("the other step of a batch: %v, %v", o.err, o.results[1].Err)
+	results, err := l.Step(l.whileRunning(t, func(*during) { l.Cancel(id(1)); l.Cancel(id(1)); l.Cancel(id(9)) }), []engine.Step{a, b})
+	if err != nil || results[1].Err != nil || l.wasStopped() {
+		t.Fatalf("the other step of a batch: %v, %v; stopped: %t", err, results[1].Err, l.wasStopped())
 	}
-	wantCode(t, o.results[0].Err, engine.Cancelled)
-	if o.results[0].Cache.Length != 0 || len(o.results[0].Logits.Data) != 0 || o.results[1].Cache.Length != 48 {
-		t.Errorf("a cancelled step beside another: %+v, %+v", o.results[0], o.results[1].Cache)
+	wantCode(t, results[0].Err, engine.Cancelled)
+	if results[0].Cache.Length != 0 || len(results[0].Logits.Data) != 0 || results[1].Cache.Length != 48 || len(results[1].Logits.Data) == 0 {
+		t.Errorf("a cancelled step beside another: %+v, %+v", results[0], results[1].Cache)
 	}
 	if _, err := l.Truncate(t.Context(), id(2), 0); err != nil {
 		t.Fatal(err)
 	}
 
 	rows := l.Metrics().Rows
-	for name, cancel := range map[string]func(context.CancelFunc){
-		"every session":      func(context.CancelFunc) { l.Cancel(id(1)); l.Cancel(id(2)); l.Cancel(id(2)) },
-		"end of the context": func(stop context.CancelFunc) { stop() },
+	for name, cancel := range map[string]func(*during){
+		"every session":      func(*during) { l.Cancel(id(1)); l.Cancel(id(2)); l.Cancel(id(2)) },
+		"end of the context": (*during).cancel,
 	} {
-		ctx, stop := context.WithCancel(t.Context())
-		done = l.start(ctx, a, b)
-		cancel(stop)
-		o = <-done
-		stop()
-		if o.err != nil {
-			t.Fatalf("%s: %v", name, o.err)
+		results, err := l.Step(l.whileRunning(t, cancel), []engine.Step{a, b})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
 		}
-		for _, r := range o.results {
+		for _, r := range results {
 			wantCode(t, r.Err, engine.Cancelled)
 			if r.Cache.Length != 0 {
 				t.Errorf("%s: a cancelled step left %d tokens", name, r.Cache.Length)
@@ -107,41 +108,51 @@ func TestCancelOnTheWay(t *testing.T) {
 	sameBits(t, "logits after cancels", after.Logits, alone.Logits)
 }
 
-func (l *loaded) wasStopped() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.running.stopped
-}
-
-// TestObserversDoNotWait: what may be called from any goroutine answers while a batch runs, and Close ends the batch.
-func TestObserversDoNotWait(t *testing.T) {
-	l := load(t, request(slowModel(t)), 0, 0)
-	l.open(t, 1, 192)
-	done := l.start(t.Context(), engine.Step{Session: id(1), Tokens: tokens(1, 96, 256)})
-	l.Capabilities()
-	l.Metrics()
-	l.Cancel(id(9))
-	if _, err := l.Health(t.Context(), false); err != nil {
-		t.Error(err)
-	}
-	if _, err := l.text.Tokenize(t.Context(), "while a batch runs", true, true); err != nil {
-		t.Error(err)
-	}
-	l.mu.Lock()
-	running := l.running.active
-	l.mu.Unlock()
-	if !running {
-		t.Skip("the batch was over too soon to prove anything")
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	_, err := l.Health(ctx, true)
-	wantCode(t, err, engine.Cancelled)
-	if err := l.Close(); err != nil {
+// TestLateCancel: the end of a context after its batch has no effect on the next batch.
+func TestLateCancel(t *testing.T) {
+	l := load(t, request(writeModel(t, spec(t, "llama"))), 0, 0)
+	l.open(t, 1, 64)
+	first := l.whileRunning(t, func(*during) {})
+	if _, err := l.Step(first, []engine.Step{{Session: id(1), Tokens: tokens(1, 4, 256)}}); err != nil {
 		t.Fatal(err)
 	}
-	if o := <-done; o.err == nil {
-		wantCode(t, o.results[0].Err, engine.Cancelled)
+	results, err := l.Step(l.whileRunning(t, func(*during) { first.cancel() }), []engine.Step{{Session: id(1), Start: 4, Tokens: tokens(2, 4, 256)}})
+	if err != nil || results[0].Err != nil {
+		t.Errorf("a batch after one whose context ended late: %v, %v", err, results[0].Err)
+	}
+}
+
+// TestObserversDoNotWait: what may be called from any goroutine answers in the middle of a batch, and Close ends the batch.
+func TestObserversDoNotWait(t *testing.T) {
+	l := load(t, request(writeModel(t, spec(t, "llama"))), 0, 0)
+	l.open(t, 1, 192)
+	closed := make(chan error, 1)
+	results, err := l.Step(l.whileRunning(t, func(*during) { // here a call that waits for the batch would wait for ever
+		l.Capabilities()
+		l.Metrics()
+		l.Cancel(id(9))
+		if _, err := l.Health(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+		if _, err := l.text.Tokenize(t.Context(), "in the middle of a batch", true, true); err != nil {
+			t.Error(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if _, err := l.Health(ctx, true); engine.CodeOf(err) != engine.Cancelled {
+			t.Errorf("a deep probe whose context ends: %v", err)
+		}
+		go func() { closed <- l.Close() }()
+		for l.check(stateClosed) != nil {
+			runtime.Gosched()
+		}
+	}), []engine.Step{{Session: id(1), Tokens: tokens(1, 96, 256)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, results[0].Err, engine.Cancelled)
+	if err := <-closed; err != nil {
+		t.Error(err)
 	}
 	_, err = l.text.Tokenize(t.Context(), "closed", true, true)
 	wantCode(t, err, engine.LifecycleViolation)
@@ -231,7 +242,7 @@ func TestBrokenWeights(t *testing.T) {
 
 // TestLoadStops: the end of the context stops a load wherever it is, and the engine can load again.
 func TestLoadStops(t *testing.T) {
-	path := slowModel(t)
+	path := writeModel(t, spec(t, "llama"))
 	for _, mmap := range []bool{true, false} {
 		for phase := engine.LoadValidating; phase <= engine.LoadProbing; phase++ {
 			if phase == engine.LoadVerifying {

@@ -125,10 +125,16 @@ func (e *shardEngine) run(ctx context.Context, batch []engine.Step, results []en
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, func() { e.cancelAll(generation) })
 	}
+	if ctx.Err() != nil { // the function that waits for it may come late
+		e.cancelAll(generation)
+	}
 	begin := time.Now()
 	err := e.native.step(w.steps, tokens, boundary, w.outcome)
 	took := time.Since(begin)
 	stop()
+	if ctx.Err() != nil {
+		e.cancelAll(generation)
+	}
 	cancelled := e.end()
 	e.drainLog(ctx)
 
