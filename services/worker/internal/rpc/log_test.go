@@ -9,4 +9,4 @@ import (
 var discard = slog.New(slog.DiscardHandler)
 
 // waitABit lets others run while a test asks again and again for something that nobody tells.
-func waitABit() { time.Sleep(time.Millisecond) }
+func waitABit() { <-time.After(time.Millisecond) }
