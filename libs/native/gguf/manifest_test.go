@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -333,6 +334,7 @@ func TestManifestStopsWithItsContext(t *testing.T) {
 
 // TestManifestIsMadeOnce starts several makers at once: one reads the whole model, the others only their own tensors.
 func TestManifestIsMadeOnce(t *testing.T) {
+	skipWithoutLocks(t)
 	withCacheDir(t)
 	path := writeSmall(t)
 	m := open(t, path)
@@ -357,6 +359,7 @@ func TestManifestIsMadeOnce(t *testing.T) {
 }
 
 func TestWaitingForAManifestEndsWithTheContext(t *testing.T) {
+	skipWithoutLocks(t)
 	withCacheDir(t)
 	m := open(t, writeSmall(t))
 	unlock, err := m.lockManifest(t.Context())
@@ -377,4 +380,11 @@ func TestManifestWithoutACacheDirectory(t *testing.T) {
 	man, err := BuildManifest(t.Context(), open(t, writeSmall(t)), nil, nil)
 	require.NoError(t, err)
 	require.NotEmpty(t, man.CachePath, "beside the file")
+}
+
+func skipWithoutLocks(t *testing.T) {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("no advisory locks here")
+	}
 }
