@@ -58,7 +58,7 @@ func Open(address string, o Options) (*Conn, error) {
 	conn := &Conn{Address: address}
 	security := insecure.NewCredentials()
 	if o.TLS != nil {
-		security = credentials.NewTLS(o.TLS)
+		security = handshake{credentials.NewTLS(o.TLS), conn}
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(security),
@@ -96,6 +96,26 @@ func (c *Conn) dialer(o Options) func(context.Context, string) (net.Conn, error)
 		c.last.Store(&err)
 		return conn, err
 	}
+}
+
+// handshake remembers why the other side's proof was not accepted, or ours.
+type handshake struct {
+	credentials.TransportCredentials
+	conn *Conn
+}
+
+func (h handshake) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secured, info, err := h.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		failed := fmt.Errorf("no TLS: %w", err)
+		h.conn.last.Store(&failed)
+	}
+	return secured, info, err
+}
+
+// Clone is as gRPC asks for it.
+func (h handshake) Clone() credentials.TransportCredentials {
+	return handshake{h.TransportCredentials.Clone(), h.conn}
 }
 
 // Connect waits until the worker answers the door, or ctx ends.

@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
@@ -67,8 +68,17 @@ func (s suite) loadCases() []testCase {
 
 func (s suite) progressInOrder(t *testing.T) {
 	var seen []engine.LoadProgress
+	var inside, over atomic.Bool
 	sh := fresh(t, s.Factory)
-	if _, err := sh.Load(t.Context(), s.request(engine.LayerRange{}), func(p engine.LoadProgress) { seen = append(seen, p) }); err != nil {
+	_, err := sh.Load(t.Context(), s.request(engine.LayerRange{}), func(p engine.LoadProgress) {
+		if over.Load() || inside.Swap(true) {
+			t.Error("progress came from another goroutine than that of Load")
+		}
+		seen = append(seen, p)
+		inside.Store(false)
+	})
+	over.Store(true)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if len(seen) == 0 || seen[len(seen)-1].Phase != engine.LoadReady {

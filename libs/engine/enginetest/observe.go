@@ -74,6 +74,7 @@ func (s suite) observeCases() []testCase {
 			done := sh.start(t.Context(), t, sh.step(session, 0, sh.tokens(1, 24), engine.WantNone))
 			sh.Capabilities()
 			sh.Metrics()
+			sh.Cancel(sessionID(99))
 			if _, err := sh.Health(t.Context(), false); err != nil {
 				t.Errorf("shallow health during a batch: %v", err)
 			}

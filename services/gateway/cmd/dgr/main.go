@@ -44,14 +44,15 @@ func execute(ctx context.Context, args []string, stdin io.Reader, stdout, stderr
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	ran, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return fail.Fine
 	}
 	if ctx.Err() != nil && errors.Is(err, fault.Code(workerpb.ErrorCode_ERROR_CODE_CANCELLED)) {
 		err = fail.ErrInterrupted
 	}
-	if slices.Contains(args, "--json") {
+	asJSON, _ := ran.Flags().GetBool("json")       // false where there is no such flag
+	if asJSON || slices.Contains(args, "--json") { // also when reading the flags failed before it came to this one
 		fmt.Fprintf(stdout, "%s\n", fail.JSON(err))
 	} else {
 		fmt.Fprintf(stderr, "dgr: %s\n", fail.Text(err))

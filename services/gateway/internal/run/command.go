@@ -32,7 +32,7 @@ address that is given here (dgr-worker --chain-allow).
 Without --temp the most probable token is taken each time, so that the same prompt gives the same text.`,
 		Example: `  dgr run --route 127.0.0.1:7711,127.0.0.1:7721 -p "Once upon a time" -n 64
   echo "A shard is" | dgr run --route 127.0.0.1:7711 -p -
-  dgr run --route 10.0.0.1:7711,10.0.0.2:7711 -p "Tell me" --temp 0.8 --top-p 0.95 --seed 7 --stop "\n\n"
+  dgr run --route 10.0.0.1:7711,10.0.0.2:7711 -p "Tell me" --temp 0.8 --top-p 0.95 --seed 7 --stop "The end"
   dgr run --route 127.0.0.1:7711 -p "Once" --json | jq .decode.tokens_per_second`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
