@@ -190,7 +190,7 @@ func responses() []Fixture {
 		up("credit", &workerpb.Credit{Steps: num(1), Bytes: big(64)}),
 		up("token", &workerpb.Token{StepId: 4, Index: num(0), Id: num(200), Bytes: []byte(" a")}),
 		up("token_with_logprobs", &workerpb.Token{
-			StepId: 4, Index: num(1), Id: num(201), Bytes: []byte(" part"), Logprob: real(-0.25),
+			StepId: 4, Index: num(1), Id: num(201), Bytes: []byte(" part"), Logprob: real(-0.25), Last: true,
 			Top: []*workerpb.TokenLogprob{
 				{Id: num(201), Bytes: []byte(" part"), Logprob: real(-0.25)}, {Id: num(202), Bytes: []byte(" piece"), Logprob: real(-2.5)},
 			},
