@@ -34,7 +34,7 @@ func newCommand(r recipe.Recipe, prompts []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "modeltrain",
 		Short:         "Train the embedded model from the handbook's text",
-		Long:          "Train the embedded model from the handbook's text. It takes about a quarter of an hour of one core.",
+		Long:          "Train the embedded model from the handbook's text. It takes about ten minutes of one idle core.",
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -1,4 +1,4 @@
 package handbook
 
 // SHA256 is the hash of handbook.gguf, in lower-case hexadecimal. Written by tools/modeltrain.
-const SHA256 = "dcd24d2aa091fc9928762fc88a58c3a2581358ba67c161527d1461f1aa27e4a7"
+const SHA256 = "d3ee3cb3cda1331d8d5babaa56f1a6527b96f4d9155037bb89dcb62d777d653a"

@@ -40,7 +40,7 @@ type Recipe struct {
 func Default() Recipe {
 	return Recipe{
 		Seed:  1,
-		Steps: 2200,
+		Steps: 1400,
 		Batch: 512,
 		Shape: nn.Config{
 			Layers: 6, Width: 64, Heads: 4, KVHeads: 2, FeedFwd: 192, Vocab: 1024, Context: 512,
