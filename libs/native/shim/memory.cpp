@@ -10,8 +10,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
 #include <set>
-#include <sstream>
+#include <string>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -57,6 +58,20 @@ std::vector<mapping> file_mappings(bool resident) {
         }
     }
     return found;
+}
+
+// field is the number behind a name in a file of lines `name number`, summed over the names; 0: none of them is there.
+uint64_t field(const char * path, std::initializer_list<const char *> names) {
+    std::ifstream file(path);
+    std::string   name, rest;
+    uint64_t      value, sum = 0;
+    while (file >> name >> value) {
+        std::getline(file, rest);
+        if (std::find(names.begin(), names.end(), name) != names.end()) {
+            sum += value;
+        }
+    }
+    return sum;
 }
 
 uint64_t read_number(const char * path) {
@@ -172,18 +187,15 @@ void measure_weights(const std::vector<own_tensor> & tensors, dgr_memory * out) 
 }
 
 uint64_t available_memory() {
-    uint64_t      least = UINT64_MAX;
-    std::ifstream meminfo("/proc/meminfo");
-    std::string   line;
-    while (std::getline(meminfo, line)) {
-        uint64_t kilobytes;
-        if (sscanf(line.c_str(), "MemAvailable: %" SCNu64 " kB", &kilobytes) == 1) {
-            least = kilobytes * 1024;
-        }
+    uint64_t least = UINT64_MAX;
+    if (const uint64_t kilobytes = field("/proc/meminfo", { "MemAvailable:" })) {
+        least = kilobytes * 1024;
     }
+    // A container: what the kernel can take back from its share of the page cache, mapped weights included, is free too.
     const uint64_t limit = read_number("/sys/fs/cgroup/memory.max"), used = read_number("/sys/fs/cgroup/memory.current");
     if (limit != UINT64_MAX && used != UINT64_MAX) {
-        least = std::min(least, limit > used ? limit - used : 0);
+        const uint64_t cache = std::min(used, field("/sys/fs/cgroup/memory.stat", { "active_file", "inactive_file" }));
+        least                = std::min(least, limit > used - cache ? limit - (used - cache) : 0);
     }
     return least;
 }
