@@ -58,7 +58,7 @@ func run(p process) int {
 			if err != nil {
 				return usage{err}
 			}
-			return work(p, cfg)
+			return work(c.Context(), p, cfg)
 		},
 	}
 	command.SetArgs(p.args)

@@ -41,7 +41,7 @@ type worker struct {
 }
 
 // work runs a worker from its configuration to its end.
-func work(p process, cfg config.Config) error {
+func work(ctx context.Context, p process, cfg config.Config) error {
 	log := telemetry.NewLogger(p.stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
 	if cores := runtime.NumCPU(); int(cfg.Threads) > cores {
@@ -61,7 +61,7 @@ func work(p process, cfg config.Config) error {
 		cfg.WorkerID = nameOf(address)
 	}
 	source := sourceOf(cfg)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var stdin io.Reader
 	if cfg.ExitWithStdin {
@@ -71,7 +71,7 @@ func work(p process, cfg config.Config) error {
 	if err := w.build(source); err != nil {
 		return err
 	}
-	return w.run(p, source)
+	return w.run(ctx, p, source)
 }
 
 // sourceOf is where models come from, and with them engines.
@@ -111,8 +111,8 @@ func requestOf(cfg config.Config) engine.LoadRequest {
 }
 
 // run serves, loads, announces, and waits for the end, which it then carries out.
-func (w *worker) run(p process, source shard.Source) error {
-	ports, closePorts := context.WithCancel(context.Background())
+func (w *worker) run(ctx context.Context, p process, source shard.Source) error {
+	ports, closePorts := context.WithCancel(ctx)
 	failed := make(chan error, 2)
 	var servers sync.WaitGroup
 	servers.Go(func() { failed <- w.rpc.GRPC().Serve(w.address) })
@@ -124,7 +124,7 @@ func (w *worker) run(p process, source shard.Source) error {
 		w.stopStreams()
 	}
 	closePorts()
-	err = errors.Join(err, w.close())
+	err = errors.Join(err, w.close(ctx))
 	servers.Wait() // both ends are bounded
 	return err
 }
@@ -223,9 +223,9 @@ func (w *worker) stopStreams() {
 }
 
 // close gives everything up.
-func (w *worker) close() error {
+func (w *worker) close(ctx context.Context) error {
 	w.rpc.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), closeBound)
+	ctx, cancel := context.WithTimeout(ctx, closeBound)
 	defer cancel()
 	if w.end.now.Err() != nil {
 		cancel() // nobody waits any more
