@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
@@ -67,29 +68,7 @@ func (s *Session) Generate(ctx context.Context, g Generation) (*Run, error) {
 		return nil, err
 	}
 	r := &Run{s: s, op: op, begun: time.Now()}
-	last := (len(g.Tokens) - 1) / s.chunk() * s.chunk()
-	if err := r.op.chunks(ctx, g.Tokens[:last]); err != nil {
-		if late := r.op.finish(ctx, "the answer to prefill"); late != nil {
-			return nil, late
-		}
-		return nil, err
-	}
-	sampling := g.Sampling
-	if sampling == nil {
-		sampling = &workerpb.Sampling{}
-	}
-	if sampling.AnswerStart == nil {
-		start := r.op.length + uint32(len(g.Tokens)-last)
-		sampling.AnswerStart = &start
-	}
-	r.step = &step{tokens: g.Tokens[last:], run: r}
-	err = r.op.submit(ctx, r.step, s.options.RunBudget, func(m *workerpb.Step) {
-		m.Kind = &workerpb.Step_Generate{Generate: &workerpb.Generate{
-			Tokens: g.Tokens[last:], Sampling: sampling, MaxTokens: g.MaxTokens, StopTokens: g.StopTokens,
-			TokenBudget: durationpb.New(budget(ctx, s.options.TokenBudget)), IgnoreEog: g.IgnoreEnd,
-		}}
-	})
-	if err != nil {
+	if err := r.send(ctx, g); err != nil {
 		if late := r.op.finish(ctx, "the answer to prefill"); late != nil {
 			return nil, late
 		}
@@ -98,13 +77,50 @@ func (s *Session) Generate(ctx context.Context, g Generation) (*Run, error) {
 	return r, nil
 }
 
+// send sends the chunks and the run.
+func (r *Run) send(ctx context.Context, g Generation) error {
+	s := r.s
+	last := (len(g.Tokens) - 1) / s.chunk() * s.chunk()
+	if err := r.op.chunks(ctx, g.Tokens[:last]); err != nil {
+		return err
+	}
+	if err := r.op.nearlyDone(ctx); err != nil {
+		return err
+	}
+	sampling := &workerpb.Sampling{}
+	if g.Sampling != nil {
+		sampling = proto.CloneOf(g.Sampling)
+	}
+	if sampling.AnswerStart == nil {
+		sampling.AnswerStart = proto.Uint32(r.op.length + uint32(len(g.Tokens)-last))
+	}
+	r.step = &step{tokens: g.Tokens[last:], run: r}
+	return r.op.submit(ctx, r.step, s.options.RunBudget, func(m *workerpb.Step) {
+		m.Kind = &workerpb.Step_Generate{Generate: &workerpb.Generate{
+			Tokens: g.Tokens[last:], Sampling: sampling, MaxTokens: g.MaxTokens, StopTokens: g.StopTokens,
+			TokenBudget: durationpb.New(budget(ctx, s.options.TokenBudget)), IgnoreEog: g.IgnoreEnd,
+		}}
+	})
+}
+
+// nearlyDone waits until a step a hop is in flight at most: enough to keep every hop busy, and so few that the time until the
+// first token, which begins when the run is sent, is not spent behind a long prompt.
+func (o *operation) nearlyDone(ctx context.Context) error {
+	if len(o.steps) == 0 {
+		return nil
+	}
+	s := o.s
+	few := func() bool { return len(s.steps) <= len(s.route.Hops) || o.failure() != nil }
+	return s.await(ctx, o.steps[len(o.steps)-1].wait, "the answer to prefill", few)
+}
+
 // Next is the next token; io.EOF after the last, once every hop has done the run. When ctx ends it returns at once and the
 // run goes on: Stop it, or ask again.
 func (r *Run) Next(ctx context.Context) (Token, error) {
 	s := r.s
 	limit := s.patience(s.options.TokenBudget)
-	if len(r.op.steps) > 1 { // the first token waits for the chunks too
-		limit += s.options.StepBudget
+	for _, p := range r.op.steps[:len(r.op.steps)-1] { // the first token waits for the chunks too
+		limit = max(limit, p.wait+s.patience(s.options.TokenBudget))
 	}
 	err := s.await(ctx, limit, "the next token", func() bool {
 		s.grant(0, 0) // what the sender's queue had no place for

@@ -147,6 +147,55 @@ func TestGenerateStreamsTokensAndGivesRoomBack(t *testing.T) {
 	}
 }
 
+// The time until the first token begins when the run is sent, so it is not sent behind a long prompt.
+func TestRunIsNotSentBehindMoreThanAStepAHop(t *testing.T) {
+	early := make(chan bool, 1)
+	r := play(t, func(h *head) error {
+		h.opened(8)
+		var steps []*workerpb.Step
+		for range 4 {
+			steps = append(steps, h.step())
+		}
+		for i, step := range steps {
+			if least := options().StepBudget * time.Duration(i+1); step.GetBudget().AsDuration() < least {
+				t.Errorf("step %d has %v, as if it did not wait for those before it", i, step.GetBudget().AsDuration())
+			}
+		}
+		next := make(chan *workerpb.Step, 1)
+		go func() { next <- h.step() }()
+		for _, step := range steps[:2] {
+			h.done(step.GetStepId(), workerpb.Finish_FINISH_DONE, step.GetPrefill().GetTokens()...)
+		}
+		select { // two are unanswered still, and there is one hop
+		case <-next:
+			early <- true
+			return nil
+		case <-time.After(50 * time.Millisecond):
+			early <- false
+		}
+		h.done(steps[2].GetStepId(), workerpb.Finish_FINISH_DONE, steps[2].GetPrefill().GetTokens()...)
+		run := <-next // one is unanswered
+		h.done(steps[3].GetStepId(), workerpb.Finish_FINISH_DONE, steps[3].GetPrefill().GetTokens()...)
+		h.token(run.GetStepId(), 0, 1)
+		h.done(run.GetStepId(), workerpb.Finish_FINISH_LENGTH, run.GetGenerate().GetTokens()...)
+		return h.untilEnd()
+	})
+	s := open(t, r)
+	run, err := s.Generate(t.Context(), session.Generation{Tokens: make([]uint32, 10), MaxTokens: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if <-early {
+		t.Fatal("the run was sent behind two chunks that nobody had answered")
+	}
+	if token, err := run.Next(t.Context()); err != nil || token.ID != 1 {
+		t.Errorf("token %+v, %v", token, err)
+	}
+	if _, err := run.Next(t.Context()); !errors.Is(err, io.EOF) {
+		t.Errorf("after the last token: %v", err)
+	}
+}
+
 func TestFailedChunkNamesTheFirstFaultAndTheSessionGoesOn(t *testing.T) {
 	r := play(t, func(h *head) error {
 		h.opened(8)

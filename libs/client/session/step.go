@@ -63,10 +63,13 @@ func (s *Session) begin(room uint64) (*operation, error) {
 	return &operation{s: s, after: s.applied, length: s.chain.Len()}, nil
 }
 
-// submit sends the next step of the operation once there is credit. fill sets the kind.
+// submit sends the next step of the operation once there is credit. fill sets the kind. The allowance is for the step alone;
+// it waits for those before it too.
 func (o *operation) submit(ctx context.Context, p *step, allowance time.Duration, fill func(*workerpb.Step)) error {
 	s := o.s
-	allowance = budget(ctx, allowance)
+	s.mu.Lock()
+	allowance = budget(ctx, allowance*time.Duration(len(s.steps)+1))
+	s.mu.Unlock()
 	p.wait = s.patience(allowance)
 	err := s.await(ctx, p.wait, "credit for a step", func() bool { return s.credit > 0 || s.err != nil || s.closed != nil || o.failure() != nil })
 	if err != nil {
