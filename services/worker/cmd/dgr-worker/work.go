@@ -93,6 +93,7 @@ func (w *worker) build(source shard.Source) (err error) {
 	w.shard = shard.New(shard.Options{
 		Residents: residents{directory, metrics}, Log: w.log, Observer: metrics, Drain: w.cfg.Drain,
 		ProbeInterval: w.cfg.ProbeInterval, ProbeTimeout: w.cfg.ProbeTimeout, Request: requestOf(w.cfg),
+		Deterministic: w.cfg.Deterministic,
 	})
 	watch(metrics, w.shard, directory)
 	w.rpc = newServer(w.cfg, able, w.shard, directory, source, w.log)

@@ -11,6 +11,7 @@ package batch
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 
@@ -197,6 +198,7 @@ func (s *Scheduler) Close(ctx context.Context) error {
 
 // run is the engine's goroutine.
 func (s *Scheduler) run() {
+	runtime.LockOSThread() // an engine's compute threads belong to the thread that calls it; never unlocked, so that they end with it
 	defer close(s.done)
 	for {
 		control, steps, over := s.next()

@@ -26,6 +26,10 @@ func (f Files) Open(ctx context.Context, path string) (Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	if arch := m.Architecture(); !gguf.Adapted(arch) { // the engine says so too, but only after all was hashed
+		return nil, engine.Errorf(engine.UnsupportedArchitecture, "%s is of the architecture %q, which cannot be cut; use one of %s", path, arch,
+			strings.Join(gguf.AdaptedArchitectures(), ", "))
+	}
 	return file{m, f.Engines}, nil
 }
 

@@ -183,6 +183,7 @@ func (s *Shard) fill(l *load, model Model, layers engine.LayerRange, loaded *Loa
 			s.progress(l, p)
 		}
 	})
+	loaded.Info.Numerics.Deterministic = loaded.Info.Numerics.Deterministic || s.options.Deterministic
 	return err
 }
 

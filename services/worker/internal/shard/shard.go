@@ -76,6 +76,7 @@ type Observer interface {
 type Options struct {
 	Residents     Residents
 	Request       engine.LoadRequest // all but Paths and Layers
+	Deterministic bool               // whoever calls the engine gives it one session a call
 	ProbeInterval time.Duration
 	ProbeTimeout  time.Duration
 	Drain         time.Duration // where Drain is asked for without a budget
