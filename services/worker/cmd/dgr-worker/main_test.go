@@ -1,14 +1,21 @@
 package main
 
 import (
+	"context"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workeradmin"
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
 )
 
 func TestAnnounceServeDrain(t *testing.T) {
@@ -65,13 +72,48 @@ func checkDocumented(t *testing.T, admin string) {
 }
 
 func TestOneKeyMayGiveTwoSignals(t *testing.T) {
-	c := start(t, nil, faked("--drain", "0s")...)
+	c := start(t, nil, faked("--drain", "100ms")...) // still draining when the second comes
 	open(t, c.ready())
-	for range 3 {
-		c.signal(syscall.SIGTERM)
-	}
+	c.signal(syscall.SIGINT)
+	c.signal(syscall.SIGTERM)
 	if code := c.exit(); code != exitFine {
 		t.Errorf("exit code %d: %s", code, c.stderr.String())
+	}
+}
+
+// What is configured is what is promised.
+func TestLimitsAreTheConfigured(t *testing.T) {
+	a := start(t, nil, faked("--sessions", "3", "--context", "77", "--batch", "33", "--micro-batch", "11", "--threads", "1", "--cache-type", "q8_0",
+		"--flash-attention", "--message-bytes", "256KiB", "--window-steps", "5", "--window-bytes", "1MiB", "--window-worker-bytes", "2MiB",
+		"--linger", "7s", "--drain", "9s", "--idle", "11s", "--open-budget", "3s", "--keepalive", "13s", "--chain-allow", "localhost:*")...).ready()
+	conn, err := dial.Open(a.Address, dial.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	r, err := workerpb.NewWorkerServiceClient(conn).GetCapability(ctx, &workerpb.GetCapabilityRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	window := &workerpb.Credit{Steps: proto.Uint32(5), Bytes: proto.Uint64(1 << 20)}
+	want := &workerpb.Limits{
+		Sessions: 3, FirstWindow: window, MaxWindow: window, WorkerWindowBytes: 2 << 20, MessageBytes: 256 << 10, BatchTokens: 33, StepTokens: 33,
+		MaxLinger: durationpb.New(7 * time.Second), Idle: durationpb.New(11 * time.Second), OpenBudget: durationpb.New(3 * time.Second),
+		Drain: durationpb.New(9 * time.Second), PrefillChunk: r.GetCapability().GetLimits().PrefillChunk, Keepalive: durationpb.New(13 * time.Second),
+	}
+	if got := r.GetCapability().GetLimits(); !proto.Equal(got, want) {
+		t.Errorf("limits %v, want %v", got, want)
+	}
+	n := r.GetCapability().GetNumerics()
+	if n.GetMicroBatch() != 11 || n.GetCacheType() != "q8_0" || !n.GetFlashAttention() || n.GetThreads() != 1 || r.GetCapability().GetShard().GetContextLimit() != 77 {
+		t.Errorf("numerics %v, shard %v", n, r.GetCapability().GetShard())
+	}
+	for _, f := range r.GetCapability().GetFeatures() {
+		if f.GetName() == "chain" && f.GetStatus() != workerpb.FeatureStatus_FEATURE_STATUS_ON {
+			t.Errorf("chain is %v although chain.allow lists a host", f)
+		}
 	}
 }
 
