@@ -4,12 +4,15 @@ package main_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // running is a started `dgr up --json`.
@@ -156,5 +159,41 @@ func TestDemoShowsWhatRanWhere(t *testing.T) {
 	}
 	if object.Answer.Text == "" {
 		t.Error("the demo says nothing")
+	}
+}
+
+func TestWorkerKilledUnderTheDemoIsNamedWithinTwoSeconds(t *testing.T) {
+	for index, layers := range []string{"0:2", "2:4"} {
+		t.Run("hop_"+strconv.Itoa(index), func(t *testing.T) {
+			p := start(t, "dgr", "demo", "--model", "fake:layers=4,script=step slow 5ms", "-n", "1000")
+			var pids []int
+			for line := p.line(); line != ""; line = p.line() { // an empty line ends the table
+				var hop, pid int
+				var part string
+				if n, _ := fmt.Sscan(line, &hop, &part, &pid); n == 3 {
+					pids = append(pids, pid)
+				}
+			}
+			if len(pids) != 2 {
+				t.Fatalf("the table shows the processes %v", pids)
+			}
+			if _, err := io.ReadFull(p.out, make([]byte, len("A shard is and more"))); err != nil {
+				t.Fatal(err)
+			}
+			before := time.Now()
+			if err := syscall.Kill(pids[index], syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			code := p.wait()
+			if took := time.Since(before); took > 2*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			says(t, outcome{stderr: p.stderr(), code: code}.sentence(t, 1), "DOWNSTREAM_LOST", "hop "+strconv.Itoa(index), "layers "+layers)
+			for _, pid := range pids {
+				if alive(pid) {
+					t.Errorf("process %d still runs", pid)
+				}
+			}
+		})
 	}
 }
