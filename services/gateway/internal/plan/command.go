@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
+	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/fail"
 )
 
 const (
@@ -116,7 +116,7 @@ func (f *flags) check() ([]uint64, error) {
 	fault(!known, "--cache-type %q: give f32, f16 or q8_0", f.CacheType)
 	fault(f.CacheType == "q8_0" && !f.FlashAttention, "--cache-type q8_0 needs flash attention: add --flash-attention")
 	if len(faults) > 0 {
-		return nil, errors.New(strings.Join(faults, "; "))
+		return nil, fail.Usagef("%s", strings.Join(faults, "; "))
 	}
 	return memory, nil
 }
