@@ -18,7 +18,8 @@ var templates embed.FS
 // taxonomyFile is the one table that is no lifecycle.
 const taxonomyFile = "errors.v1.yaml"
 
-// Generate reads every table of dir and returns the files of package tables: name to content, formatted.
+// Generate reads every table of dir and returns the files of package tables, and the reference page of the errors: name
+// to content, formatted.
 // display is how dir is called in messages.
 func Generate(dir, display string) (map[string][]byte, error) {
 	read := func(name string) ([]byte, error) { return os.ReadFile(filepath.Join(dir, name)) }
@@ -36,6 +37,9 @@ func Generate(dir, display string) (map[string][]byte, error) {
 	}
 	out := map[string][]byte{}
 	if out["errors.go"], err = render("errors.tmpl", taxonomy); err != nil {
+		return nil, err
+	}
+	if out["ERRORS.md"], err = render("errors.md.tmpl", taxonomy); err != nil {
 		return nil, err
 	}
 	if out["doc.go"], err = render("doc.tmpl", nil); err != nil {
@@ -91,6 +95,9 @@ func render(name string, data any) ([]byte, error) {
 	var b bytes.Buffer
 	if err := t.Execute(&b, data); err != nil {
 		return nil, fmt.Errorf("run template %s: %w", name, err)
+	}
+	if strings.HasSuffix(name, ".md.tmpl") {
+		return b.Bytes(), nil
 	}
 	text, err := format.Source(b.Bytes())
 	if err != nil {
