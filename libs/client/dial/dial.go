@@ -5,6 +5,7 @@ package dial
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -33,6 +34,9 @@ type Options struct {
 	Backoff      time.Duration                                   // between attempts to connect, at first
 	Interceptors []grpc.DialOption                               // tracing and the like
 	Dialer       func(context.Context, string) (net.Conn, error) // nil: TCP
+
+	roots          func() *x509.CertPool // of Files, where they name a CA
+	host, identity string                // of Expect
 }
 
 // Default are the contract's promises: messages of 1 MiB and a little, keepalive 20 s.
@@ -58,7 +62,7 @@ func Open(address string, o Options) (*Conn, error) {
 	conn := &Conn{Address: address}
 	security := insecure.NewCredentials()
 	if o.TLS != nil {
-		security = handshake{credentials.NewTLS(o.TLS), conn}
+		security = handshake{credentials.NewTLS(o.TLSFor(address)), conn}
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(security),

@@ -6,92 +6,52 @@ import (
 	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/auth"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 )
 
-// Principal is who a peer was found to be; empty is nobody in particular.
-type Principal string
-
-// Operation is what is asked for, as an Authorizer sees it.
-type Operation string
-
-// The operations.
-const (
-	OperationSession  Operation = "session"  // Session, CancelSession, ReleaseSession as a driver
-	OperationChain    Operation = "chain"    // Session as a hop before this one
-	OperationDelegate Operation = "delegate" // name another in Open.on_behalf_of
-	OperationObserve  Operation = "observe"  // GetCapability, GetHealth, WatchHealth, GetMetrics
-	OperationText     Operation = "text"
-	OperationShard    Operation = "shard" // LoadShard, UnloadShard, Drain
-)
-
-// Authenticator finds out who calls. It fails closed: an error is UNAUTHENTICATED unless it says otherwise.
-type Authenticator interface {
-	Authenticate(ctx context.Context) (Principal, error)
-}
-
-// Authorizer says who may do what. It fails closed: an error is PERMISSION_DENIED unless it says otherwise.
-type Authorizer interface {
-	Authorize(ctx context.Context, who Principal, what Operation) error
-}
-
-// anybody and anything are for loopback, and for an address that was opened with --insecure.
-type (
-	anybody  struct{}
-	anything struct{}
-)
-
-func (anybody) Authenticate(context.Context) (Principal, error)        { return "", nil }
-func (anything) Authorize(context.Context, Principal, Operation) error { return nil }
-
-// operations of the services; what is not listed (health and reflection) is open to all.
-var operations = map[string]Operation{
-	workerpb.WorkerService_ServiceDesc.ServiceName: OperationObserve,
-	workerpb.ShardService_ServiceDesc.ServiceName:  OperationShard,
-	workerpb.TextService_ServiceDesc.ServiceName:   OperationText,
+// operations of the services; what is not listed (health) is open to all.
+var operations = map[string]auth.Operation{
+	workerpb.WorkerService_ServiceDesc.ServiceName:              auth.Observe,
+	workerpb.ShardService_ServiceDesc.ServiceName:               auth.Admin,
+	workerpb.TextService_ServiceDesc.ServiceName:                auth.Text,
+	grpc_reflection_v1.ServerReflection_ServiceDesc.ServiceName: auth.Observe,
+	"grpc.reflection.v1alpha.ServerReflection":                  auth.Observe,
 }
 
 // operationOf is what a method does; "" is open to all. A Session stream is looked at again once its Open is known.
-func operationOf(method string) Operation {
+func operationOf(method string) auth.Operation {
 	switch method {
 	case workerpb.WorkerService_Session_FullMethodName:
 		return ""
 	case workerpb.WorkerService_CancelSession_FullMethodName, workerpb.WorkerService_ReleaseSession_FullMethodName:
-		return OperationSession
+		return auth.Infer
 	}
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	return operations[service]
 }
 
-// allow checks one caller.
-func (s *Server) allow(ctx context.Context, what Operation) error {
-	who, err := s.options.Authenticator.Authenticate(ctx)
-	if err != nil {
-		return orCode(err, workerpb.ErrorCode_ERROR_CODE_UNAUTHENTICATED)
+// allow checks one caller of a method.
+func (s *Server) allow(ctx context.Context, method, onBehalfOf string, what auth.Operation) error {
+	if s.options.Guard == nil {
+		return nil
 	}
-	if err := s.options.Authorizer.Authorize(ctx, who, what); err != nil {
-		return orCode(err, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED)
-	}
-	return nil
-}
-
-// orCode keeps a typed error and gives any other the code.
-func orCode(err error, code workerpb.ErrorCode) error {
-	if f := fault.Of(err); !f.Inferred && f.Code != workerpb.ErrorCode_ERROR_CODE_INTERNAL {
-		return f
-	}
-	return fault.New(code, "%w", err)
+	peer := auth.PeerOf(ctx, method)
+	peer.OnBehalfOf = onBehalfOf
+	_, err := s.options.Guard.Allow(ctx, peer, what)
+	return err
 }
 
 // unary is around every unary call: access, strictness, typed errors, and a panic that stays in its call.
 func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	defer s.recover(info.FullMethod, &err)
 	if what := operationOf(info.FullMethod); what != "" {
-		if err := s.allow(ctx, what); err != nil {
+		if err := s.allow(ctx, info.FullMethod, "", what); err != nil {
 			return nil, s.typed(err)
 		}
 		if m, ok := request.(proto.Message); ok {
@@ -108,7 +68,7 @@ func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerI
 func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
 	defer s.recover(info.FullMethod, &err)
 	if what := operationOf(info.FullMethod); what != "" {
-		if err := s.allow(stream.Context(), what); err != nil {
+		if err := s.allow(stream.Context(), info.FullMethod, "", what); err != nil {
 			return s.typed(err)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/auth"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/rpc"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
@@ -94,7 +95,7 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 		Keepalive: 20 * time.Second, SendWait: s.sendWait, Log: discard,
 	}
 	if s.guard != nil {
-		options.Authenticator, options.Authorizer = s.guard, s.guard
+		options.Guard = &auth.Guard{Authenticator: s.guard, Authorizer: s.guard, Log: discard}
 	}
 	w.server = rpc.New(options, s.server...)
 	served := make(chan error, 1)

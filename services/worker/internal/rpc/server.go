@@ -9,16 +9,19 @@ package rpc
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/auth"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session/live"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
@@ -39,26 +42,28 @@ type Store interface {
 	Order(name string) (shard.Order, error)
 }
 
-// Options are what the services need to know. All are required but Store, Authenticator, Authorizer and Log.
+// Options are what the services need to know. All are required but Store, TLS, Guard, Reflection and Log.
 type Options struct {
-	WorkerID      string
-	Build         *workerpb.Build
-	Shard         Shard
-	Directory     *live.Directory
-	Store         Store // nil: LoadShard is refused
-	Revisions     session.Revisions
-	Limits        session.Limits
-	Sessions      uint32 // at once
-	Context       uint32 // longest of a session, tokens
-	BatchTokens   uint32
-	WindowBytes   uint64 // sum of all windows
-	MessageBytes  uint32
-	Drain         time.Duration // where Drain is asked for without a budget
-	Keepalive     time.Duration
-	SendWait      time.Duration // how long a stream that is over may take to send what is left; 0: 5 s
-	Authenticator Authenticator // nil: everybody is nobody in particular
-	Authorizer    Authorizer    // nil: everything is allowed
-	Log           *slog.Logger
+	WorkerID     string
+	Build        *workerpb.Build
+	Shard        Shard
+	Directory    *live.Directory
+	Store        Store // nil: LoadShard is refused
+	Revisions    session.Revisions
+	Limits       session.Limits
+	Sessions     uint32 // at once
+	Context      uint32 // longest of a session, tokens
+	BatchTokens  uint32
+	WindowBytes  uint64 // sum of all windows
+	MessageBytes uint32
+	Drain        time.Duration // where Drain is asked for without a budget
+	Keepalive    time.Duration
+	SendWait     time.Duration // how long a stream that is over may take to send what is left; 0: 5 s
+	TLS          *tls.Config   // nil: none
+	Handshake    time.Duration // how long a connection may take to stand, TLS included; 0: 10 s
+	Guard        *auth.Guard   // nil: everybody may do everything
+	Reflection   bool          // served to those who may observe; without a guard it always is
+	Log          *slog.Logger
 }
 
 // Server is the services of one worker.
@@ -81,26 +86,26 @@ func New(options Options, more ...grpc.ServerOption) *Server {
 	if options.Log == nil {
 		options.Log = slog.New(slog.DiscardHandler)
 	}
-	if options.Authenticator == nil {
-		options.Authenticator = anybody{}
-	}
-	if options.Authorizer == nil {
-		options.Authorizer = anything{}
-	}
 	options.SendWait = cmp.Or(options.SendWait, 5*time.Second)
+	options.Handshake = cmp.Or(options.Handshake, 10*time.Second)
+	if options.TLS != nil {
+		more = append([]grpc.ServerOption{grpc.Creds(credentials.NewTLS(options.TLS))}, more...)
+	}
 	s := &Server{options: options, health: health.NewServer(), watched: make(chan struct{})}
 	size := int(options.MessageBytes) + 64<<10 // what a message holds beside its payload
 	s.grpc = grpc.NewServer(append([]grpc.ServerOption{
 		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(size), grpc.MaxSendMsgSize(size),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: options.Keepalive, Timeout: options.Keepalive / 2}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: options.Keepalive / 4, PermitWithoutStream: true}),
-		grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream),
+		grpc.ConnectionTimeout(options.Handshake), grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream),
 	}, more...)...)
 	workerpb.RegisterWorkerServiceServer(s.grpc, &workerService{server: s})
 	workerpb.RegisterShardServiceServer(s.grpc, &shardService{server: s})
 	workerpb.RegisterTextServiceServer(s.grpc, &textService{server: s})
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
-	reflection.Register(s.grpc)
+	if options.Guard == nil || options.Reflection {
+		reflection.Register(s.grpc)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.end = cancel
 	go s.watch(ctx)

@@ -17,7 +17,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
-	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/rpc"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/auth"
 )
 
 func whole(t *testing.T, s setting) *worker {
@@ -183,11 +183,11 @@ func TestReflection(t *testing.T) {
 }
 
 // guard lets in who says the word, to what is listed.
-type guard struct{ may map[rpc.Operation]bool }
+type guard struct{ may map[auth.Operation]bool }
 
-func (guard) Authenticate(ctx context.Context) (rpc.Principal, error) { return "tester", nil }
+func (guard) Authenticate(context.Context, auth.Peer) (auth.Principal, error) { return "tester", nil }
 
-func (g guard) Authorize(_ context.Context, who rpc.Principal, what rpc.Operation) error {
+func (g guard) Authorize(_ context.Context, who auth.Principal, _ auth.Peer, what auth.Operation) error {
 	if who == "tester" && g.may[what] {
 		return nil
 	}
@@ -196,7 +196,7 @@ func (g guard) Authorize(_ context.Context, who rpc.Principal, what rpc.Operatio
 
 // A caller may do what the Authorizer allows, and nothing else.
 func TestAccess(t *testing.T) {
-	w := whole(t, setting{guard: &guard{map[rpc.Operation]bool{rpc.OperationObserve: true, rpc.OperationSession: true}}})
+	w := whole(t, setting{guard: &guard{map[auth.Operation]bool{auth.Observe: true, auth.Infer: true}}})
 	conn := connect(t, w)
 	worker1 := workerpb.NewWorkerServiceClient(conn)
 	if _, err := worker1.GetMetrics(t.Context(), &workerpb.GetMetricsRequest{}); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/auth"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session/live"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
@@ -121,14 +122,15 @@ func (w *workerService) read(stream grpc.BidiStreamingServer[workerpb.SessionReq
 
 // mayOpen asks whether the caller may open: as a hop, or as a driver.
 func (w *workerService) mayOpen(ctx context.Context, o *workerpb.Open) error {
-	what := OperationSession
+	const method = workerpb.WorkerService_Session_FullMethodName
+	what := auth.Infer
 	if o.GetHeld() != nil || o.GetRing() != nil {
-		what = OperationChain
+		what = auth.Chain
 	}
-	if err := w.server.allow(ctx, what); err != nil || o.GetOnBehalfOf() == "" {
+	if err := w.server.allow(ctx, method, o.GetOnBehalfOf(), what); err != nil || o.GetOnBehalfOf() == "" {
 		return err
 	}
-	return w.server.allow(ctx, OperationDelegate)
+	return w.server.allow(ctx, method, o.GetOnBehalfOf(), auth.Delegate)
 }
 
 func (w *workerService) CancelSession(_ context.Context, r *workerpb.CancelSessionRequest) (*workerpb.CancelSessionResponse, error) {
