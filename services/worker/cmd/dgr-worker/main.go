@@ -126,6 +126,10 @@ Examples:
     dgr-worker --model m.gguf --layers 3:  --listen 127.0.0.1:7721 --admin 127.0.0.1:7722
     dgr run --route 127.0.0.1:7711,127.0.0.1:7721 -p "Once upon a time"
 
+  For others on the network, who prove by certificates who they are:
+    dgr-worker --model m.gguf --layers 0:3 --listen 10.0.0.1:7711 --tls-cert w0.pem --tls-key w0.key --tls-client-ca fleet.pem \
+      --tls-allow 'driver.example=infer+text+observe' --chain-ca fleet.pem --chain-allow '10.0.0.2:7711=w1.example'
+
   Without a model, for trying a client:
     dgr-worker --engine fake --model fake:layers=5
 

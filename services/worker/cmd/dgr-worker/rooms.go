@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
@@ -45,13 +46,16 @@ func (r residents) Evict(ctx context.Context, why *fault.Error) {
 }
 
 // newDialer makes what reaches next hops. config has checked the entries.
-func newDialer(cfg config.Config, metrics *telemetry.Metrics) (*chain.Dialer, error) {
+func newDialer(cfg config.Config, metrics *telemetry.Metrics, log *slog.Logger) (*chain.Dialer, error) {
 	policy, err := chain.ParsePolicy(cfg.ChainAllow)
 	if err != nil {
 		return nil, err
 	}
 	o := dial.Default()
 	o.MessageBytes, o.Keepalive = int(cfg.MessageBytes)+messageHead, cfg.Keepalive
+	if err := chainFiles(cfg.Access).Secure(&o, log); err != nil {
+		return nil, usage{fmt.Errorf("next hops cannot be dialled: %w", err)}
+	}
 	return chain.New(chain.Options{Policy: policy, Dial: o, Observer: metrics}), nil
 }
 
@@ -71,11 +75,12 @@ func limitsOf(cfg config.Config) session.Limits {
 	return l
 }
 
-func newServer(cfg config.Config, able engine.Capabilities, s *shard.Shard, directory *live.Directory, source shard.Source, log *slog.Logger) *rpc.Server {
+func newServer(cfg config.Config, able engine.Capabilities, s *shard.Shard, directory *live.Directory, source shard.Source, a access, log *slog.Logger) *rpc.Server {
 	o := rpc.Options{
 		WorkerID: cfg.WorkerID, Build: &workerpb.Build{Version: version, Pin: able.Pin, Patches: able.Patches}, Shard: s, Directory: directory, Revisions: revisions, Limits: limitsOf(cfg),
 		Sessions: cfg.Sessions, Context: cfg.Context, BatchTokens: cfg.Batch, WindowBytes: cfg.WindowWorkerBytes,
 		MessageBytes: cfg.MessageBytes, Drain: cfg.Drain, Keepalive: cfg.Keepalive, Log: log,
+		TLS: a.grpc, Guard: a.guard, Reflection: cfg.Access.Reflection,
 	}
 	switch {
 	case cfg.Engine == "fake":

@@ -31,6 +31,7 @@ const (
 type worker struct {
 	cfg     config.Config
 	log     *slog.Logger
+	access  access
 	shard   *shard.Shard
 	dialer  *chain.Dialer
 	rpc     *rpc.Server
@@ -86,7 +87,11 @@ func sourceOf(cfg config.Config) shard.Source {
 func (w *worker) build(source shard.Source) (err error) {
 	able := able(w.cfg)
 	metrics := telemetry.NewMetrics(telemetry.Build{Version: version, Engine: able.Name, EngineVersion: able.Version, WorkerID: w.cfg.WorkerID})
-	if w.dialer, err = newDialer(w.cfg, metrics); err != nil {
+	if w.access, err = newAccess(w.cfg.Access, w.log); err != nil {
+		return usage{err}
+	}
+	if w.dialer, err = newDialer(w.cfg, metrics, w.log); err != nil {
+		w.access.close()
 		return err
 	}
 	directory := newDirectory(w.cfg, w.dialer, metrics, w.log)
@@ -96,10 +101,10 @@ func (w *worker) build(source shard.Source) (err error) {
 		Deterministic: w.cfg.Deterministic,
 	})
 	watch(metrics, w.shard, directory)
-	w.rpc = newServer(w.cfg, able, w.shard, directory, source, w.log)
+	w.rpc = newServer(w.cfg, able, w.shard, directory, source, w.access, w.log)
 	w.admin = admin.New(admin.Options{
 		WorkerID: w.cfg.WorkerID, Shard: w.shard, Capability: w.rpc.Capability, Sessions: list(directory),
-		Metrics: metrics.Gatherer(), Log: w.log,
+		Metrics: metrics.Gatherer(), TLS: w.access.http, Guard: w.access.guard, Log: w.log,
 	})
 	return nil
 }
@@ -233,6 +238,7 @@ func (w *worker) close(ctx context.Context) error {
 	}
 	err := w.shard.Close(ctx)
 	w.dialer.Close()
+	w.access.close()
 	if w.end.now.Err() != nil {
 		return nil // the reason has been told
 	}

@@ -7,6 +7,7 @@ package admin
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/gen/workeradmin"
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/auth"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
 )
 
@@ -59,6 +61,8 @@ type Options struct {
 	Capability func() *workerpb.Capability
 	Sessions   func() []Session
 	Metrics    prometheus.Gatherer
+	TLS        *tls.Config // nil: none
+	Guard      *auth.Guard // nil: everybody may do everything
 	Log        *slog.Logger
 }
 
@@ -86,11 +90,14 @@ func New(options Options) *Server {
 	router.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusMethodNotAllowed, fault.New(workerpb.ErrorCode_ERROR_CODE_MALFORMED, "%s does not take %s", r.URL.Path, r.Method))
 	})
+	if options.Guard != nil {
+		router.Use(guarded(options.Guard))
+	}
 	router.Use(strictBody)
 	workeradmin.HandlerFromMux(handler, router)
 	foreign := http.NewCrossOriginProtection() // a page in the operator's browser must not drain a worker on loopback
 	return &Server{log: options.Log, http: &http.Server{
-		Handler: foreign.Handler(router), ReadHeaderTimeout: headerBound, ReadTimeout: readBound, WriteTimeout: writeBound,
+		Handler: foreign.Handler(router), TLSConfig: options.TLS, ReadHeaderTimeout: headerBound, ReadTimeout: readBound, WriteTimeout: writeBound,
 		IdleTimeout: idleBound, MaxHeaderBytes: headerBytes, ErrorLog: slog.NewLogLogger(options.Log.Handler(), slog.LevelWarn),
 	}}
 }
@@ -98,7 +105,13 @@ func New(options Options) *Server {
 // Serve answers on l until ctx ends, then lets requests that run end within a bound. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ended := make(chan error, 1)
-	go func() { ended <- s.http.Serve(l) }()
+	go func() {
+		if s.http.TLSConfig != nil {
+			ended <- s.http.ServeTLS(l, "", "")
+			return
+		}
+		ended <- s.http.Serve(l)
+	}()
 	select {
 	case err := <-ended:
 		return err

@@ -48,7 +48,14 @@ type Dialer struct {
 	all     sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[netip.AddrPort]*shared
+	conns map[door]*shared
+}
+
+// door is where a connection leads, and who must answer there.
+type door struct {
+	at       netip.AddrPort
+	host     string // as the route has it
+	identity string // SAN; "": host
 }
 
 // shared is a connection that links share.
@@ -63,7 +70,7 @@ type shared struct {
 
 // New makes a dialer; Close ends it.
 func New(options Options) *Dialer {
-	d := &Dialer{options: options, conns: map[netip.AddrPort]*shared{}}
+	d := &Dialer{options: options, conns: map[door]*shared{}}
 	if d.options.Resolver == nil {
 		d.options.Resolver = net.DefaultResolver
 	}
@@ -86,9 +93,15 @@ func (d *Dialer) Close() {
 	}
 }
 
-// take returns the connection to an address, made if need be: one whose last attempt failed is left to those who use it, so
+// door is that of an address which the policy resolved to at.
+func (d *Dialer) door(address string, at netip.AddrPort) door {
+	host, _, _ := net.SplitHostPort(address) // the policy has read it
+	return door{at, host, d.options.Policy.Identity(host, at)}
+}
+
+// take returns the connection through a door, made if need be: one whose last attempt failed is left to those who use it, so
 // that this caller learns how things are now.
-func (d *Dialer) take(at netip.AddrPort) (*shared, error) {
+func (d *Dialer) take(at door) (*shared, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.conns[at]
@@ -98,7 +111,11 @@ func (d *Dialer) take(at netip.AddrPort) (*shared, error) {
 			_ = c.conn.Close() // nobody uses it
 			delete(d.conns, at)
 		}
-		conn, err := dial.Open(at.String(), d.options.Dial)
+		o, err := d.options.Dial.Expect(at.host, at.identity)
+		if err != nil {
+			return nil, refused("%s; %w", at.at, err)
+		}
+		conn, err := dial.Open(at.at.String(), o)
 		if err != nil {
 			return nil, err
 		}
@@ -114,7 +131,7 @@ func (d *Dialer) take(at netip.AddrPort) (*shared, error) {
 }
 
 // leave gives a connection back; it is closed when nobody has used it for a while.
-func (d *Dialer) leave(at netip.AddrPort, c *shared) {
+func (d *Dialer) leave(at door, c *shared) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c.users--

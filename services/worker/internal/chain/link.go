@@ -63,8 +63,9 @@ func (l *Link) run(bound time.Duration) {
 	at, err := l.dialer.options.Policy.Check(l.ctx, l.dialer.options.Resolver, l.address)
 	if err == nil {
 		var conn *shared
-		if conn, err = l.dialer.take(at); err == nil {
-			defer l.dialer.leave(at, conn)
+		door := l.dialer.door(l.address, at)
+		if conn, err = l.dialer.take(door); err == nil {
+			defer l.dialer.leave(door, conn)
 			l.talk(conn, bound)
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,13 +24,15 @@ type Policy struct{ rules []rule }
 
 // rule allows a host or a network, on some ports.
 type rule struct {
+	identity  string // that the hop must present; "": the name or address that it is dialled by
 	host      string // a name, lower case; or
 	network   netip.Prefix
 	low, high uint16
 }
 
 // ParsePolicy reads entries HOST:PORT, ADDRESS:PORT or NETWORK:PORT, where PORT is a number, a range as 7000-7010, or *.
-// IPv6 is in brackets, as [fd00::/8]:7711. The error names every entry that cannot be read.
+// IPv6 is in brackets, as [fd00::/8]:7711. Behind =, an entry may have the SAN that the hop's certificate must name. The
+// error names every entry that cannot be read.
 func ParsePolicy(entries []string) (Policy, error) {
 	var p Policy
 	var faults []error
@@ -45,11 +48,12 @@ func ParsePolicy(entries []string) (Policy, error) {
 }
 
 func parseRule(entry string) (rule, error) {
+	entry, identity, named := strings.Cut(entry, "=")
 	at := strings.LastIndexByte(entry, ':')
-	if at <= 0 {
-		return rule{}, errors.New("write HOST:PORT or NETWORK:PORT; PORT may be *")
+	if at <= 0 || named && identity == "" {
+		return rule{}, errors.New("write HOST:PORT or NETWORK:PORT; PORT may be *, and =SAN may follow")
 	}
-	r := rule{low: 1, high: 65535}
+	r := rule{identity: identity, low: 1, high: 65535}
 	host, ports := strings.Trim(entry[:at], "[]"), entry[at+1:]
 	if ports != "*" {
 		low, high, ranged := strings.Cut(ports, "-")
@@ -122,6 +126,21 @@ func (p Policy) Check(ctx context.Context, resolver Resolver, address string) (n
 		}
 	}
 	return netip.AddrPort{}, refused("%s; chain.allow of this worker does not list it", address)
+}
+
+// Identity is the SAN that the worker at an address which Check gave for host must present; "" is host itself.
+func (p Policy) Identity(host string, at netip.AddrPort) string {
+	for _, r := range p.rules {
+		if r.allows(host, at.Addr(), at.Port()) {
+			return r.identity
+		}
+	}
+	return ""
+}
+
+// Identities says whether any entry demands one.
+func (p Policy) Identities() bool {
+	return slices.ContainsFunc(p.rules, func(r rule) bool { return r.identity != "" })
 }
 
 func refused(format string, args ...any) error {

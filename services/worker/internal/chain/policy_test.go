@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 )
 
@@ -69,8 +71,44 @@ func TestWhatMayBeDialled(t *testing.T) {
 	}
 }
 
+func TestWhoMustAnswer(t *testing.T) {
+	p, err := ParsePolicy([]string{"10.1.0.1:7711=spiffe://fleet/w=1", "10.1.0.0/16:*=worker.example", "worker-2:7711", "[fd00::/8]:1=v6"})
+	if err != nil || !p.Identities() {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]string{
+		"10.1.0.1:7711": "spiffe://fleet/w=1", "10.1.0.1:1": "worker.example", "worker-2:7711": "", "[fd00::1]:1": "v6",
+	} {
+		at, err := p.Check(t.Context(), names{"worker-2": "172.16.0.2"}, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, _, _ := net.SplitHostPort(address)
+		if got := p.Identity(host, at); got != want {
+			t.Errorf("at %s must be %q, want %q", address, got, want)
+		}
+	}
+	if p, _ := ParsePolicy([]string{"worker-2:7711"}); p.Identities() {
+		t.Error("an identity is demanded where none is written")
+	}
+}
+
+// An identity that cannot be checked is not dialled.
+func TestAnIdentityNeedsTLS(t *testing.T) {
+	p, err := ParsePolicy([]string{"127.0.0.1:*=worker.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := New(Options{Policy: p, Dial: dial.Default()})
+	defer d.Close()
+	at := netip.MustParseAddrPort("127.0.0.1:1")
+	if _, err := d.take(d.door("127.0.0.1:1", at)); !errors.Is(err, fault.Code(workerpb.ErrorCode_ERROR_CODE_ROUTE_REFUSED)) {
+		t.Errorf("taken with %v", err)
+	}
+}
+
 func TestEveryBadEntryIsNamed(t *testing.T) {
-	bad := []string{"10.0.0.0/40:*", "host", "host:0", "host:9-8", "a b:1", "*.example:1", ":7"}
+	bad := []string{"10.0.0.0/40:*", "host", "host:0", "host:9-8", "a b:1", "*.example:1", ":7", "host:1="}
 	_, err := ParsePolicy(append([]string{"ok:1"}, bad...))
 	for _, entry := range bad {
 		if err == nil || !strings.Contains(err.Error(), "\""+entry+"\"") {

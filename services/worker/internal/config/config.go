@@ -27,6 +27,8 @@ type Config struct {
 	Admin    string // HOST:PORT of HTTP
 	Insecure bool   // a non-loopback address may be listened on
 
+	Access Access
+
 	Sessions       uint32 // at once, 1 to 255
 	Context        uint32 // longest of a session, tokens
 	Threads        uint32
@@ -37,7 +39,7 @@ type Config struct {
 	MemoryMap      bool
 	Deterministic  bool // one session per native call
 
-	ChainAllow []string // HOST:PORT or NETWORK:PORT, PORT may be *; empty: the worker dials nobody
+	ChainAllow []string // HOST:PORT or NETWORK:PORT, PORT may be *, =SAN may follow; empty: the worker dials nobody
 
 	WindowSteps       uint32 // first window of a session
 	WindowBytes       uint64
@@ -65,6 +67,7 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Engine: "llama", Listen: "127.0.0.1:7711", Admin: "127.0.0.1:7712",
+		Access:   Access{AuthorityTimeout: time.Second},
 		Sessions: 4, Context: 2048, Threads: uint32(runtime.GOMAXPROCS(0)), Batch: 512, MicroBatch: 512,
 		CacheType: "f16", MemoryMap: true,
 		WindowSteps: 8, WindowBytes: 16 << 20, WindowWorkerBytes: 1 << 30, MessageBytes: 1 << 20,
@@ -120,12 +123,12 @@ func (c Config) conflicts() Faults {
 		fault("%s and %s are both %s; give each a port of its own", c.name("listen"), c.name("admin"), c.Listen)
 	}
 	for _, at := range []struct{ key, address string }{{"listen", c.Listen}, {"admin", c.Admin}} {
-		if addressFault(at.address) == "" && !loopback(at.address) && !c.Insecure {
-			fault("%s is %s, which others can reach without proving who they are; give a loopback address, or --insecure if the network is yours alone",
+		if addressFault(at.address) == "" && !loopback(at.address) && !c.Insecure && !c.Access.Secured() {
+			fault("%s is %s, which others can reach without proving who they are; give a loopback address, TLS and authentication (--tls-cert with --tls-allow, --token-file or --authz-address), or --insecure if the network is yours alone",
 				c.name(at.key), at.address)
 		}
 	}
-	return faults
+	return append(faults, c.conflictsOfAccess()...)
 }
 
 // name is how the option was spelt where its value came from.

@@ -51,6 +51,7 @@ func envName(key string) string {
 const (
 	groupModel   = "Model"
 	groupNetwork = "Network"
+	groupAccess  = "TLS and access"
 	groupCompute = "Compute"
 	groupLimits  = "Limits and times"
 	groupLogs    = "Logs and supervision"
@@ -61,6 +62,7 @@ func options() []option {
 	var all []option
 	all = append(all, modelOptions()...)
 	all = append(all, networkOptions()...)
+	all = append(all, accessOptions()...)
 	all = append(all, computeOptions()...)
 	all = append(all, limitOptions()...)
 	return append(all, supervisionOptions()...)
@@ -95,7 +97,7 @@ func networkOptions() []option {
 			value: func(c *Config) value { return (*text)(&c.Listen) }, legal: func(c Config) string { return address(c.Listen) }},
 		{key: "admin", group: groupNetwork, kind: "HOST:PORT", usage: "where livez, readyz, metrics and drain answer",
 			value: func(c *Config) value { return (*text)(&c.Admin) }, legal: func(c Config) string { return address(c.Admin) }},
-		{key: "chain.allow", group: groupNetwork, kind: "LIST", usage: "next hops that this worker may dial, as 10.1.0.0/16:7711,10.2.0.7:*; none: it dials nobody",
+		{key: "chain.allow", group: groupNetwork, kind: "LIST", usage: "next hops that this worker may dial, as 10.1.0.0/16:7711,10.2.0.7:*; =SAN behind an entry is what the hop's certificate must name; none: it dials nobody",
 			value: func(c *Config) value { return (*list)(&c.ChainAllow) }, legal: func(c Config) string { return allowFault(c.ChainAllow) }},
 		{key: "insecure", group: groupNetwork, usage: "listen on a non-loopback address although peers prove nothing",
 			value: func(c *Config) value { return (*toggle)(&c.Insecure) }},
