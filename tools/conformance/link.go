@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/tables"
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
@@ -104,28 +103,6 @@ func (l *link) refusal() *workerpb.ShardError {
 		l.t.Fatalf("%v came before the refusal", brief(m))
 	}
 	return l.t.errorOf(l.end)
-}
-
-// closed takes the rest of a stream that was opened, up to Closed and the end, and checks that both say the same.
-func (l *link) closed() *workerpb.Closed {
-	var last *workerpb.Closed
-	for m := l.next(); m != nil; m = l.next() {
-		if last != nil {
-			l.t.Fatalf("%v came after Closed", brief(m))
-		}
-		last = m.GetClosed()
-	}
-	switch {
-	case last == nil:
-		l.t.Fatalf("the stream ended without Closed: %v", l.end)
-	case last.GetError() == nil && !errors.Is(l.end, io.EOF):
-		l.t.Errorf("Closed{%v} has no error, the stream's status is %v", last.GetReason(), l.end)
-	case last.GetError() != nil:
-		if said := l.t.errorOf(l.end); !proto.Equal(said, last.GetError()) {
-			l.t.Errorf("the stream's status carries %v, Closed %v", said, last.GetError())
-		}
-	}
-	return last
 }
 
 // errorOf is the ShardError of a status, checked against the rules for all of them.

@@ -102,12 +102,11 @@ func TestAnotherModelOnTheSamePortIsRefused(t *testing.T) {
 func TestDrainingWorkerLetsSessionsEnd(t *testing.T) {
 	for index, part := range []string{"0:2", "2:4"} {
 		t.Run(part, func(t *testing.T) {
-			workers, addresses := startRoute(t, "fake:layers=4,script=step slow 2ms", "0:2", "2:4")
+			workers, _ := startRoute(t, "fake:layers=4,script=step slow 2ms", "0:2", "2:4")
 			patient := startWorker(t, "fake:layers=4,script=step slow 2ms", part, "--drain", "30s")
+			addresses := workers[0].Address + "," + patient.Address
 			if index == 0 {
 				addresses = patient.Address + "," + workers[1].Address
-			} else {
-				addresses = workers[0].Address + "," + patient.Address
 			}
 			r := connect(t, addresses)
 			s := openSession(t, r, nil)
