@@ -24,9 +24,19 @@ var prompt = []uint32{3, 1, 4, 1, 5, 9, 2, 6}
 // open opens a session on the workers; it is over at the end of the test.
 func open(t *testing.T, workers ...announcement) *session.Session {
 	t.Helper()
+	s, err := openWith(t, dial.Default(), workers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// openWith is open for one who shows something.
+func openWith(t *testing.T, o dial.Options, workers ...announcement) (*session.Session, error) {
+	t.Helper()
 	clients := make([]*client.Client, len(workers))
 	for i, w := range workers {
-		c, err := client.Open(w.Address, dial.Default())
+		c, err := client.Open(w.Address, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,14 +47,14 @@ func open(t *testing.T, workers ...announcement) *session.Session {
 	defer cancel()
 	r, err := route.Discover(ctx, clients)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	s, err := session.Open(ctx, r, session.Default())
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	t.Cleanup(s.Abandon)
-	return s
+	return s, nil
 }
 
 // generate begins a greedy run.

@@ -49,6 +49,7 @@ type setting struct {
 	server   []grpc.ServerOption
 	sendWait time.Duration
 	guard    *guard // nil: everybody may do everything
+	options  func(*rpc.Options)
 }
 
 // start makes a worker ready.
@@ -96,6 +97,9 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 	}
 	if s.guard != nil {
 		options.Guard = &auth.Guard{Authenticator: s.guard, Authorizer: s.guard, Log: discard}
+	}
+	if s.options != nil {
+		s.options(&options)
 	}
 	w.server = rpc.New(options, s.server...)
 	served := make(chan error, 1)
