@@ -147,7 +147,7 @@ func (c *Conn) Unreachable() *fault.Error {
 	if last := c.last.Load(); last != nil && *last != nil {
 		why = Reason(*last)
 	} else if last != nil {
-		why = "what answers there speaks no gRPC, or hung up"
+		why = "what answers there speaks no gRPC, or hung up as one does that wants TLS or a client certificate"
 	}
 	return fault.New(workerpb.ErrorCode_ERROR_CODE_DOWNSTREAM_UNREACHABLE, "").With(func(e *fault.Error) {
 		e.Message = fmt.Sprintf("The worker at %s cannot be reached (%s); is it running, and is the address right?", c.Address, why)

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/fail"
 )
 
@@ -19,6 +21,7 @@ const maxPrompt = 16 << 20
 // Command is `dgr run`. The text goes to standard output and nothing else does; speeds go to standard error.
 func Command() *cobra.Command {
 	o := Default()
+	var files dial.Files
 	var seed uint64
 	var timeout time.Duration
 	var asJSON bool
@@ -29,10 +32,13 @@ func Command() *cobra.Command {
 layer of one model exactly once; their order does not matter. Each worker must be allowed to dial the next one by the
 address that is given here (dgr-worker --chain-allow).
 
+Workers that listen with TLS are dialled with --tls-ca; without it --tls-cert or --token-file trust the CAs of this system.
+
 Without --temp the most probable token is taken each time, so that the same prompt gives the same text.`,
 		Example: `  dgr run --route 127.0.0.1:7711,127.0.0.1:7721 -p "Once upon a time" -n 64
   echo "A shard is" | dgr run --route 127.0.0.1:7711 -p -
   dgr run --route 10.0.0.1:7711,10.0.0.2:7711 -p "Tell me" --temp 0.8 --top-p 0.95 --seed 7 --stop "The end"
+  dgr run --route 10.0.0.1:7711 -p "Once" --tls-ca fleet.pem --tls-cert me.pem --tls-key me.key
   dgr run --route 127.0.0.1:7711 -p "Once" --json | jq .decode.tokens_per_second`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -41,6 +47,9 @@ Without --temp the most probable token is taken each time, so that the same prom
 			}
 			if err := o.check(); err != nil {
 				return err
+			}
+			if err := files.Secure(&o.Dial, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))); err != nil {
+				return fail.Usagef("%w", err)
 			}
 			if err := o.readPrompt(cmd.InOrStdin()); err != nil {
 				return err
@@ -69,6 +78,10 @@ Without --temp the most probable token is taken each time, so that the same prom
 	f.Uint32Var(&o.Context, "context", 0, "tokens to reserve on every worker; 0 is what the prompt and -n need")
 	f.DurationVar(&timeout, "timeout", 0, "end the whole run after this time; 0 is never")
 	f.DurationVar(&o.TokenTimeout, "token-timeout", o.TokenTimeout, "longest time between two tokens")
+	f.StringVar(&files.CA, "tls-ca", "", "CA of the workers, PEM; they are dialled over TLS then")
+	f.StringVar(&files.Cert, "tls-cert", "", "own certificate for workers that ask for one, PEM")
+	f.StringVar(&files.Key, "tls-key", "", "its key, PEM")
+	f.StringVar(&files.Token, "token-file", "", "file with the bearer token that workers ask for; sent over TLS only")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object at the end instead of the text, also for an error")
 	return cmd
 }
