@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 var notYet = map[string]string{
 	"ERR-8":  "what a worker logs is not seen from its endpoint",
 	"VER-7":  "there is one revision",
-	"DIA-4":  "authentication between hops is not built",
+	"DIA-4":  "what a hop shows of itself is asked for by another worker, not by the program that tries it",
 	"HLT-2":  "needs a hop that goes away while the health of another is watched",
 	"LOS-3":  "needs the engine to be lost, which no message asks for",
 	"SHD-2":  "needs a model in the worker's store",

@@ -27,13 +27,13 @@ type Peer struct {
 	waiting chan *below // of the case at work; nil: streams are refused
 }
 
-// Listen starts a peer at an address that the target can reach, as 127.0.0.1:0.
-func Listen(address string) (*Peer, error) {
+// Listen starts a peer at an address that the target can reach, as 127.0.0.1:0; options say its TLS.
+func Listen(address string, options ...grpc.ServerOption) (*Peer, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listen as the next hop on %s: %w", address, err)
 	}
-	p := &Peer{Address: listener.Addr().String(), server: grpc.NewServer(), served: make(chan struct{})}
+	p := &Peer{Address: listener.Addr().String(), server: grpc.NewServer(options...), served: make(chan struct{})}
 	workerpb.RegisterWorkerServiceServer(p.server, p)
 	go func() {
 		defer close(p.served)

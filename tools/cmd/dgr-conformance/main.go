@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"regexp"
@@ -16,8 +17,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials"
 
+	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
 	"github.com/distributed-gguf-runtime/dgr/tools/conformance"
 )
 
@@ -58,6 +60,7 @@ type flags struct {
 	only, junit string
 	known, peer string
 	limit       time.Duration
+	files       dial.Files
 }
 
 func command(stdout, stderr io.Writer) *cobra.Command {
@@ -75,6 +78,7 @@ Exit codes: 0 conform, 1 a case failed, or a known failure passed, 2 wrong comma
 		Example: `  dgr-conformance --target 127.0.0.1:7711
   dgr-conformance --target 127.0.0.1:7711,127.0.0.1:7721 --junit report.xml
   dgr-conformance --target 127.0.0.1:7711 --run '^fence\.' --json
+  dgr-conformance --target 10.0.0.1:7711 --tls-ca fleet.pem --tls-cert me.pem --tls-key me.key --peer 10.0.0.9:7799
   dgr-conformance --list`,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return conform(cmd.Context(), f, stdout, stderr) },
@@ -90,6 +94,10 @@ Exit codes: 0 conform, 1 a case failed, or a known failure passed, 2 wrong comma
 	c.Flags().StringVar(&f.known, "known", "", "file of case ids, one a line, that are known to fail: they run, and must fail")
 	c.Flags().StringVar(&f.peer, "peer", "127.0.0.1:0", "where to listen as a next hop that the first worker may dial; empty: nowhere")
 	c.Flags().DurationVar(&f.limit, "limit", time.Minute, "longest time of one case")
+	c.Flags().StringVar(&f.files.CA, "tls-ca", "", "CA of the workers, PEM; they are dialled over TLS then")
+	c.Flags().StringVar(&f.files.Cert, "tls-cert", "", "own certificate, PEM: shown to workers, and by --peer to the first; may infer, chain, text, observe and admin")
+	c.Flags().StringVar(&f.files.Key, "tls-key", "", "its key, PEM")
+	c.Flags().StringVar(&f.files.Token, "token-file", "", "file with the bearer token that workers ask for; sent over TLS only")
 	return c
 }
 
@@ -104,15 +112,19 @@ func conform(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	secured := dial.Default()
+	secured.MessageBytes = 64 << 20
+	if err := f.files.Secure(&secured, slog.New(slog.NewTextHandler(stderr, nil))); err != nil {
+		return usageError{err}
+	}
 	conns := make([]*grpc.ClientConn, len(f.target))
 	for i, address := range f.target {
-		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+		conn, err := dial.Open(address, secured)
 		if err != nil {
 			return usageError{fmt.Errorf("the target %q: %w", address, err)}
 		}
 		defer conn.Close()
-		conns[i] = conn
+		conns[i] = conn.ClientConn
 	}
 	first, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -121,7 +133,7 @@ func conform(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		return err
 	}
 	if f.peer != "" {
-		if target.Peer, err = conformance.Listen(f.peer); err != nil {
+		if target.Peer, err = listen(f); err != nil {
 			return err
 		}
 		defer target.Peer.Close()
@@ -131,6 +143,18 @@ func conform(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	}
 	report := conformance.Run(ctx, target, options)
 	return tell(f, report, stdout, stderr)
+}
+
+// listen starts the next hop that this program plays; it has TLS if there is a certificate for it.
+func listen(f flags) (*conformance.Peer, error) {
+	if f.files.Cert == "" {
+		return conformance.Listen(f.peer)
+	}
+	security, err := credentials.NewServerTLSFromFile(f.files.Cert, f.files.Key)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--tls-cert: %w", err)}
+	}
+	return conformance.Listen(f.peer, grpc.Creds(security))
 }
 
 func optionsOf(f flags) (conformance.Options, error) {
