@@ -66,6 +66,13 @@ func Bench(ctx context.Context) error {
 	})
 }
 
+// Proof searches a model of the contract's rules in all its cases, some of them large; it takes many minutes on one core.
+func Proof(ctx context.Context) error {
+	return timed("proof", func(w *workspace.Workspace) error {
+		return w.Run(ctx, "", nil, "go", "run", "./tools/cmd/fence-proof")
+	})
+}
+
 // Offline runs the tests again with every way out of the machine closed.
 func Offline(ctx context.Context) error {
 	w, err := workspace.Open(".")

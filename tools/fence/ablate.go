@@ -1,0 +1,104 @@
+package fence
+
+import (
+	"slices"
+
+	"github.com/distributed-gguf-runtime/dgr/tools/tablegen"
+)
+
+// ablateCases remove one rule each.
+func ablateCases(t *Tables) []Case {
+	none, window := [hops]cacheKind{cacheNone, cacheNone, cacheNone}, [hops]cacheKind{cacheWindow, cacheWindow, cacheWindow}
+	var all []Case
+	for _, a := range []struct {
+		name   string
+		remove func(*rules)
+		scenario
+	}{
+		{"a forwarded step waits for the answer", func(r *rules) { r.wait = false }, scenario{kinds: "TTT", faults: 1, only: "c"}},
+		{"the same, seen at rest", func(r *rules) { r.wait = false }, scenario{kinds: "TTT", faults: 1, only: "c", lasting: true}},
+		{"CancelStep names through", func(r *rules) { r.through = false }, scenario{kinds: "TTT", faults: 1, only: "c", overtake: true, effect: true}},
+		{"Truncate waits for results", func(r *rules) { r.barrier = false }, scenario{kinds: "TTX", faults: 1, lasting: true}},
+		{"the fence cancels a run with undo", func(r *rules) { r.undo = false }, scenario{kinds: "TG", tokens: 3, faults: 1, only: "l"}},
+		{"a stop acts at the head", func(r *rules) { r.runEnd = false }, scenario{kinds: "TG", tokens: 3, faults: 1, only: "c"}},
+		{"credit of a dropped step comes back", func(r *rules) { r.credit = false }, scenario{kinds: "TTT", faults: 1, window: 1}},
+		{"a window cache goes back within reach", func(r *rules) { r.reach = false }, scenario{kinds: "TTT", faults: 1, caches: window}},
+		{"an untruncatable cache goes back within reach", func(r *rules) { r.reach = false }, scenario{kinds: "TTT", faults: 1, caches: none}},
+		{"a step's start is marked", func(r *rules) { r.marks = false }, scenario{kinds: "TTT", faults: 1, caches: none, marks: 4, survives: true}},
+		{"the window is within the marks", func(*rules) {}, scenario{kinds: "TTT", faults: 1, window: 3, caches: none, marks: 1, survives: true}},
+	} {
+		r := allRules()
+		a.remove(&r)
+		all = append(all, Case{Set: SetAblate, Name: "without: " + a.name, Broken: true, run: t.steps(r, a.scenario)})
+	}
+	for _, a := range []struct {
+		state, event string
+		change       func(*tablegen.Row)
+	}{
+		{"CANCELLING", "ResultDownstream", func(r *tablegen.Row) { r.Next = "FAILED" }},
+		{"FORWARDED", "Cancelled", func(r *tablegen.Row) { r.Next = "FAILED" }},
+		{"HELD", "Cancelled", func(r *tablegen.Row) { r.Next, r.Impossible = "", "INTERNAL" }},
+	} {
+		changed := *t
+		changed.step = t.step.with(a.state, a.event, a.change)
+		all = append(all, Case{Set: SetAblate, Name: "step table: other row " + a.state + " × " + a.event, Broken: true,
+			run: changed.steps(allRules(), scenario{kinds: "TTT", faults: 1, only: "c", overtake: true})})
+	}
+	return all
+}
+
+// openCases try opening: with its rules, and without each.
+func openCases(t *Tables) []Case {
+	with := openRules{held: true, rest: true, newer: true}
+	without := func(remove func(*openRules)) openRules {
+		r := with
+		remove(&r)
+		return r
+	}
+	keeps := t.session
+	for _, state := range []string{"OPENING", "ACTIVE", "LINGERING"} {
+		keeps = keeps.with(state, "EngineLost", func(r *tablegen.Row) {
+			r.Next, r.Effects = "LINGERING", slices.DeleteFunc(r.Effects, func(e string) bool { return e == "free_all" })
+		})
+	}
+	deaf := t.session.with("ACTIVE", "DownstreamBroken", func(r *tablegen.Row) { r.Next, r.Effects = "ACTIVE", nil })
+	var all []Case
+	for _, c := range []struct {
+		name          string
+		broken, large bool
+		rules         openRules
+		table         *lifecycle
+		openScenario
+	}{
+		{"caches of different lengths", false, false, with, t.session, openScenario{start: [hops]int8{2, 4, 3}, attempts: 1, steps: 2}},
+		{"a newer attempt", false, false, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, steps: 1}},
+		{"a broken link while it opens", false, true, with, t.session, openScenario{start: [hops]int8{4, 4, 2}, attempts: 2, breaks: 1}},
+		{"a broken link", false, true, with, t.session, openScenario{start: [hops]int8{4, 4, 2}, attempts: 2, breaks: 1, steps: 1}},
+		{"a broken link, two steps", false, true, with, t.session, openScenario{start: [hops]int8{4, 4, 2}, attempts: 2, breaks: 1, steps: 2}},
+		{"two broken links while it opens", false, true, with, t.session, openScenario{start: [hops]int8{3, 0, 5}, attempts: 2, breaks: 2}},
+		{"two broken links of one attempt", false, false, with, t.session, openScenario{start: [hops]int8{3, 1, 5}, attempts: 1, breaks: 2, steps: 1}},
+		{"a lost engine, one attempt", false, false, with, t.session, openScenario{start: [hops]int8{2, 3, 2}, attempts: 1, losses: 1, steps: 2}},
+		{"a lost engine while it opens", false, true, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, losses: 1}},
+		{"a lost engine", false, true, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, losses: 1, steps: 1}},
+		{"a lost engine and a broken link", false, true, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, breaks: 1, losses: 1, steps: 1}},
+		{"two broken links", false, true, with, t.session, openScenario{start: [hops]int8{3, 0, 5}, attempts: 2, breaks: 2, steps: 1}},
+		{"three attempts", false, true, with, t.session, openScenario{start: [hops]int8{2, 4, 4}, attempts: 3, steps: 1}},
+		{"without: Open says what is held", true, false, without(func(r *openRules) { r.held = false }), t.session,
+			openScenario{start: [hops]int8{2, 4, 4}, attempts: 1, steps: 1}},
+		{"without: Open says what is held, after a lost engine", true, false, without(func(r *openRules) { r.held = false }), t.session,
+			openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, losses: 1}},
+		{"without: a newer attempt waits for rest", true, false, without(func(r *openRules) { r.rest = false }), t.session,
+			openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, steps: 1}},
+		{"without: an older attempt changes nothing", true, false, without(func(r *openRules) { r.newer = false }), t.session,
+			openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, steps: 2}},
+		{"session table: a hop hears nothing of a broken link", true, false, with, deaf,
+			openScenario{start: [hops]int8{2, 2, 2}, attempts: 1, breaks: 2, steps: 1}},
+		{"session table: a lost engine keeps its sessions", true, false, with, keeps,
+			openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, losses: 1, steps: 1}},
+	} {
+		m := &opening{c.rules, c.openScenario, c.table}
+		all = append(all, Case{Set: SetOpen, Name: c.name, Broken: c.broken, Large: c.large,
+			run: func(b Bounds) Verdict { return search[*openState](m, b) }})
+	}
+	return all
+}

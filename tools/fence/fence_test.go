@@ -1,0 +1,77 @@
+package fence
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func contractTables(t *testing.T) *Tables {
+	t.Helper()
+	tables, err := ReadTables(filepath.Join("..", "..", "contracts", "tables"))
+	require.NoError(t, err)
+	return tables
+}
+
+// The rules hold in the small scenarios, and without each of them there is a counterexample.
+func TestSmallCases(t *testing.T) {
+	for _, c := range Cases(contractTables(t)) {
+		if c.Large {
+			continue
+		}
+		t.Run(c.Set+"/"+c.Name, func(t *testing.T) {
+			v := c.Run(Bounds{States: 200_000})
+			if err := c.Judge(v); err != nil {
+				t.Fatalf("%v\n%v", err, v.Trace)
+			}
+			require.False(t, v.Bounded, "the search did not finish; a scenario for mage test must be smaller")
+			t.Logf("%d states, %d at rest, depth %d: %s\n%v", v.States, v.AtRest, v.Depth, v.Broken, v.Trace)
+		})
+	}
+}
+
+// A counterexample is the same each time.
+func TestCounterexamplesAreStable(t *testing.T) {
+	tables := contractTables(t)
+	compared := 0
+	for _, c := range ablateCases(tables) {
+		if v := c.Run(Bounds{States: 3000}); v.Broken != "" {
+			compared++
+			require.Equal(t, v, c.Run(Bounds{States: 3000}), c.Name)
+		}
+	}
+	require.Greater(t, compared, 5)
+}
+
+// counting is a system of the numbers up to 9; 7 is wrong if it must be.
+type counting struct{ wrong bool }
+
+func (counting) first() int             { return 0 }
+func (counting) key(n int) string       { return string(rune('0' + n)) }
+func (counting) wrongAtRest(int) string { return "" }
+
+func (c counting) broken(n int) string {
+	if c.wrong && n == 7 {
+		return "seven"
+	}
+	return ""
+}
+
+func (counting) moves(n int) []move[int] {
+	name := func() string { return "more" }
+	return slices.DeleteFunc([]move[int]{{name, n + 1}, {name, n + 3}}, func(m move[int]) bool { return m.to > 9 })
+}
+
+// A search finds the shortest way, and says when a bound ended it.
+func TestSearch(t *testing.T) {
+	require.Equal(t, Verdict{States: 10, AtRest: 1, Depth: 4}, search[int](counting{}, Bounds{}))
+	v := search[int](counting{wrong: true}, Bounds{})
+	require.Equal(t, "seven", v.Broken)
+	require.Len(t, v.Trace, 3)
+	require.True(t, search[int](counting{}, Bounds{States: 4}).Bounded)
+	v = search[int](counting{wrong: true}, Bounds{Depth: 2})
+	require.True(t, v.Bounded)
+	require.Empty(t, v.Broken)
+}
