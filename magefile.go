@@ -12,6 +12,7 @@ import (
 	"github.com/magefile/mage/mg"
 
 	"github.com/distributed-gguf-runtime/dgr/tools/generate"
+	"github.com/distributed-gguf-runtime/dgr/tools/mutants"
 	"github.com/distributed-gguf-runtime/dgr/tools/programs"
 	"github.com/distributed-gguf-runtime/dgr/tools/record"
 	"github.com/distributed-gguf-runtime/dgr/tools/task"
@@ -93,6 +94,14 @@ func Gates(ctx context.Context) error {
 		return err
 	}
 	return record.RunGates(ctx, w, p, record.Default, os.Stdout)
+}
+
+// Conformance proves the proof of the contract.
+type Conformance mg.Namespace
+
+// Mutants seeds faults into a worker, one by one, and shows which case of dgr-conformance catches each; it takes a quarter of an hour.
+func (Conformance) Mutants(ctx context.Context) error {
+	return timed("mutants", func(w *workspace.Workspace) error { return mutants.Prove(ctx, w, mutants.All(), os.Stdout) })
 }
 
 // Evidence keeps the record honest.

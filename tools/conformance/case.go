@@ -21,9 +21,9 @@ type Case struct {
 func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
-		capabilityCases(), healthCases(), strictCases(), openCases(), routeCases(), attemptCases(), orderCases(),
+		capabilityCases(), healthCases(), promiseCases(), strictCases(), openCases(), routeCases(), attemptCases(), orderCases(),
 		stepCases(), fenceCases(), decodeCases(), generateCases(), samplingCases(), cancelCases(), flowCases(), timeCases(), cacheCases(),
-		endCases(), textCases(), hubCases(), peerCases(), shardCases(),
+		endCases(), textCases(), hubCases(), peerCases(), shardCases(), lifecycleCases(),
 	} {
 		all = append(all, group...)
 	}

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -92,11 +93,12 @@ func flowCases() []Case {
 			d.finish()
 		}},
 		{ID: "flow.receive-credit-huge", Clauses: []string{"FLO-7", "VER-2"}, Says: "Credits near 2⁶⁴ do not wrap around.", Run: func(t *T) {
-			d := t.openDriver()
+			d := t.openDriver(func(o *workerpb.Open) { o.Receive.Tokens, o.Receive.Bytes = proto.Uint32(0), proto.Uint64(0) })
 			for range 4 {
 				d.send(receiveCredit(1<<32-1, 1<<64-1))
 			}
 			d.run(4, t.ids(3, 2))
+			d.logits(d.put(d.step(decode(workerpb.Want_WANT_LOGITS_LAST, t.ids(2, 2)...))))
 			d.finish()
 		}},
 		{ID: "flow.logits-framed", Clauses: []string{"FLO-5"}, Says: "Logits that are larger than a frame come in full frames before their result.", Run: framedLogits, Skip: func(t *Target) string {
@@ -255,6 +257,16 @@ func hubCases() []Case {
 			}
 			d.finish()
 		}},
+		{ID: "hub.receive-bytes", Clauses: []string{"HUB-1", "FLO-4"}, Skip: skip, Says: "A boundary that receive.bytes has no room for is not sent; with ReceiveCredit it is.", Run: func(t *T) {
+			size := uint64(3) * uint64(t.head().Is.GetShard().GetBoundaryOut().GetWidth()) * 4
+			d := t.openDriver(returning, func(o *workerpb.Open) { o.Receive.Bytes = proto.Uint64(size - 1) })
+			id := d.put(d.step(prefill(t.ids(3, 2)...)))
+			d.silent("with a byte too little room")
+			d.send(receiveCredit(0, 1))
+			d.result(id)
+			d.finish()
+		}},
+		{ID: "hub.wants", Clauses: []string{"HUB-3", "STP-12"}, Skip: needs("hub"), Says: "At the tail with egress RETURN Decode gives nothing, logits of the last or of each token, or one token, as it is asked.", Run: hubWants},
 		behindHead("missing", "A step without a boundary behind the head is MALFORMED.", func(_ *T, s *workerpb.Step) { s.Boundary = nil }),
 		behindHead("rows", "A boundary with other rows than tokens is MALFORMED.", func(_ *T, s *workerpb.Step) { s.Boundary.Rows++ }),
 		behindHead("width", "A boundary of another width is MALFORMED.", func(_ *T, s *workerpb.Step) { s.Boundary.Width++ }),
@@ -291,6 +303,28 @@ func hubCases() []Case {
 			d.finish()
 		}},
 	}
+}
+
+func hubWants(t *T) {
+	at := len(t.Hops) - 1
+	d := t.openAt(at, returning)
+	for want, rows := range map[workerpb.Want]uint32{
+		workerpb.Want_WANT_NONE: 0, workerpb.Want_WANT_LOGITS_LAST: 1, workerpb.Want_WANT_LOGITS_ALL: 3, workerpb.Want_WANT_SAMPLE: 0,
+	} {
+		s := d.step(decode(want, t.ids(3, uint32(want))...))
+		if at > 0 {
+			fill(t, at, s)
+		}
+		id := d.put(s)
+		r, tokens := d.result(id), len(d.of(id).tokens)
+		if got := r.GetOutput().GetLogits(); got.GetRows() != rows || rows > 0 && got.GetWidth() != t.vocab() || r.GetOutput().GetBoundary() != nil {
+			t.Errorf("%v gave %d × %d logits", want, got.GetRows(), got.GetWidth())
+		}
+		if (tokens == 1) != (want == workerpb.Want_WANT_SAMPLE) || tokens > 1 {
+			t.Errorf("%v gave %d tokens", want, tokens)
+		}
+	}
+	d.finish()
 }
 
 func returning(o *workerpb.Open) {
@@ -378,14 +412,14 @@ func (d *driver) again(change func(*workerpb.Step)) *workerpb.Step {
 	return d.step(change)
 }
 
-// shardCases are about ShardService. None of them drains or unloads: the target must serve the other cases.
+// shardCases are requests to ShardService and TextService that change nothing.
 func shardCases() []Case {
-	load := func(t *T, m *workerpb.LoadShardRequest) *workerpb.ShardError {
+	load := func(t *T, m *workerpb.LoadShardRequest) error {
 		s, err := t.head().Shard.LoadShard(t.ctx, m)
 		if err == nil {
 			_, err = s.Recv()
 		}
-		return t.errorOf(err)
+		return err
 	}
 	unchanged := func(t *T) {
 		d := t.openDriver()
@@ -394,7 +428,15 @@ func shardCases() []Case {
 	}
 	refused := func(id, says, model string) Case {
 		return Case{ID: "shard.load." + id, Clauses: []string{"SHD-1", "ERR-1"}, Says: says, Run: func(t *T) {
-			load(t, &workerpb.LoadShardRequest{Model: model})
+			t.errorOf(load(t, &workerpb.LoadShardRequest{Model: model, First: proto.Uint32(0)}))
+			unchanged(t)
+		}}
+	}
+	illegal := func(path, id string, call func(*T) error) Case {
+		return Case{ID: id, Clauses: []string{"VER-2", "ERR-1"}, Says: id + " is MALFORMED, with the path of the field, and changes nothing.", Run: func(t *T) {
+			if got := t.want(t.errorOf(call(t)), malformed).GetDetail().GetField().GetPath(); got != path {
+				t.Errorf("the detail names the field %q, %q is due", got, path)
+			}
 			unchanged(t)
 		}}
 	}
@@ -403,9 +445,28 @@ func shardCases() []Case {
 		refused("parent", "A path upwards is refused.", "../model.gguf"),
 		refused("url", "A URL is refused.", "http://192.0.2.1/model.gguf"),
 		refused("unknown", "A name that the store does not have is refused.", "no-such-model-4711"),
-		{ID: "shard.load.empty", Clauses: []string{"VER-2"}, Says: "LoadShard without a model is refused.", Run: func(t *T) {
-			load(t, &workerpb.LoadShardRequest{})
-			unchanged(t)
-		}},
+		illegal("model", "shard.load.empty", func(t *T) error { return load(t, &workerpb.LoadShardRequest{First: proto.Uint32(0)}) }),
+		illegal("model", "shard.load.257-bytes", func(t *T) error {
+			return load(t, &workerpb.LoadShardRequest{Model: strings.Repeat("m", 257), First: proto.Uint32(0)})
+		}),
+		illegal("first", "shard.load.no-first", func(t *T) error { return load(t, &workerpb.LoadShardRequest{Model: "m"}) }),
+		illegal("end", "shard.load.end-at-first", func(t *T) error {
+			return load(t, &workerpb.LoadShardRequest{Model: "m", First: proto.Uint32(1), End: proto.Uint32(1)})
+		}),
+		illegal("fingerprint", "shard.load.fingerprint-31-bytes", func(t *T) error {
+			return load(t, &workerpb.LoadShardRequest{Model: "m", First: proto.Uint32(0), Fingerprint: random(31)})
+		}),
+		illegal("budget", "shard.drain.negative", func(t *T) error {
+			_, err := t.head().Shard.Drain(t.ctx, &workerpb.DrainRequest{Budget: durationpb.New(-time.Second)})
+			return err
+		}),
+		illegal("fingerprint", "text.tokenize-31-bytes", func(t *T) error {
+			_, err := t.head().Text.Tokenize(t.ctx, &workerpb.TokenizeRequest{Fingerprint: random(31), Text: "a"})
+			return err
+		}),
+		illegal("fingerprint", "text.detokenize-33-bytes", func(t *T) error {
+			_, err := t.head().Text.Detokenize(t.ctx, &workerpb.DetokenizeRequest{Fingerprint: random(33), Tokens: []uint32{1}})
+			return err
+		}),
 	}
 }

@@ -204,6 +204,7 @@ func generateCases() []Case {
 			d.usable()
 			d.finish()
 		}},
+		{ID: "generate.end-of-generation", Clauses: []string{"GEN-1", "GEN-2"}, Says: "An end-of-generation token ends a run and is told; with ignore_eog the run goes on.", Run: endOfGeneration},
 		{ID: "generate.continued", Clauses: []string{"GEN-4"}, Says: "A run of 4 and a run of 5 behind it give what a run of 9 gives.", Run: func(t *T) { continued(t, nil) }},
 		{ID: "generate.continued-drawn", Clauses: []string{"GEN-4"}, Says: "The same with a seed and temperature 1.", Run: func(t *T) {
 			continued(t, func(g *workerpb.Generate) {
@@ -237,6 +238,35 @@ func generateCases() []Case {
 			Says: label("With logprobs %d each token carries its own and %d alternatives, most probable first.", n, n), Run: func(t *T) { logprobs(t, n) }})
 	}
 	return cases
+}
+
+// endOfGeneration looks for an end-of-generation token among the first ids, where vocabularies keep them, by forcing each.
+func endOfGeneration(t *T) {
+	forced := func(id uint32, ignore bool) (*reply, []uint32) {
+		d := t.openDriver()
+		ids := d.run(3, t.ids(2, 2), func(g *workerpb.Generate) {
+			g.IgnoreEog, g.Sampling.LogitBias = ignore, []*workerpb.LogitBias{{Id: proto.Uint32(id), Bias: proto.Float32(1e9)}}
+		})
+		r := d.of(d.id)
+		d.finish()
+		return r, ids
+	}
+	for id := range min(16, t.vocab()) {
+		r, ids := forced(id, false)
+		if r.result.GetFinish() != workerpb.Finish_FINISH_END_OF_GENERATION {
+			continue
+		}
+		if !slices.Equal(ids, []uint32{id}) || r.result.GetSampled() != 1 {
+			t.Errorf("the run that token %d ended gave %v, sampled is %d", id, ids, r.result.GetSampled())
+		}
+		if r, ids = forced(id, true); len(ids) != 3 || r.result.GetFinish() != workerpb.Finish_FINISH_LENGTH {
+			t.Errorf("with ignore_eog token %d ended the run of 3 after %v with %v", id, ids, r.result.GetFinish())
+		}
+		return
+	}
+	if t.head().Is.GetShard().GetArchitecture() == "fake" {
+		t.Errorf("no token of the first 16 ends a run")
+	}
 }
 
 func continued(t *T, change func(*workerpb.Generate)) {
@@ -311,6 +341,15 @@ func samplingCases() []Case {
 			first := one(t, draw(0))
 			for seed := uint64(1); seed < 8; seed++ {
 				if !slices.Equal(one(t, draw(seed)), first) {
+					return
+				}
+			}
+			t.Errorf("eight seeds gave %v", first)
+		}},
+		{ID: "sampling.seeds-differ-high", Clauses: []string{"GEN-4"}, Says: "So do seeds that differ in their upper half alone.", Run: func(t *T) {
+			first := one(t, draw(7))
+			for high := uint64(1); high < 8; high++ {
+				if !slices.Equal(one(t, draw(7|high<<40)), first) {
 					return
 				}
 			}

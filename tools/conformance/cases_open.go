@@ -311,6 +311,14 @@ func routeCases() []Case {
 		{id: "gap", says: "A route with a gap is ROUTE_INVALID.", change: func(t *Target, o *workerpb.Open) {
 			o.Route = []*workerpb.RouteHop{with("127.0.0.1:1", end(t)+1, n(t)+1)}
 		}},
+		{id: "gap-to-the-end", says: "A route that ends with the model but skips a layer is ROUTE_INVALID.", skip: func(t *Target) string {
+			if n(t) < end(t)+2 {
+				return "fewer than two layers are behind the first shard"
+			}
+			return ""
+		}, change: func(t *Target, o *workerpb.Open) {
+			o.Route = []*workerpb.RouteHop{with("127.0.0.1:1", end(t)+1, n(t))}
+		}},
 		{id: "overlap", says: "A route with an overlap is ROUTE_INVALID.", change: func(t *Target, o *workerpb.Open) {
 			o.Route = []*workerpb.RouteHop{with("127.0.0.1:1", end(t)-1, n(t))}
 		}},
@@ -324,6 +332,9 @@ func routeCases() []Case {
 			o.Route = nil
 			for i := range uint32(32) {
 				o.Route = append(o.Route, with("127.0.0.1:1", end(t)+i, end(t)+i+1))
+			}
+			if last := o.Route[31].Layers; last.End < n(t) { // so that there is nothing else to refuse
+				last.End = n(t)
 			}
 		}},
 		{id: "short", says: "FORWARD without a hop to the end is ROUTE_INVALID.", skip: hops(2), change: func(_ *Target, o *workerpb.Open) {

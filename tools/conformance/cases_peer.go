@@ -78,6 +78,17 @@ func peerCases() []Case {
 				t.Errorf("it took %v", took)
 			}
 		}},
+		{ID: "peer.lost-health", Clauses: []string{"HLT-2"}, Says: "A hop stays ready when its next hop goes away, cannot be reached, or never was there.", Run: func(t *T) {
+			d, b := t.withPeer(nil)
+			b.end(errPeerDone)
+			d.ends(lost)
+			o := t.peerOpen()
+			o.Route[0].Address = vacant(t)
+			t.refuseAt(t.head(), unreachable, o)
+			if h := t.health(t.head()); !h.GetReady() || h.GetError() != nil {
+				t.Errorf("the health is %v", h)
+			}
+		}},
 		{ID: "peer.lost-idle", Clauses: []string{"LOS-1"}, Says: "So does one that goes away while nothing runs.", Run: func(t *T) {
 			d, b := t.withPeer(nil)
 			b.end(errPeerDone)
@@ -221,6 +232,7 @@ func peerCases() []Case {
 			d.result(id)
 		}},
 	}
+	cases = append(cases, peerCacheCases()...)
 	for i := range cases { // they need a target that dials
 		cases[i].Skip = either(hops(2), func(t *Target) string {
 			if t.Peer == nil {

@@ -115,7 +115,7 @@ func stepPassedOn(t *T) {
 		t.Errorf("the step was passed on as %v", s)
 	case x.GetRows() != 3 || x.GetWidth() != out.GetWidth() || x.GetEncoding() != out.GetEncoding() || x.GetSize() != uint64(12*out.GetWidth()) || len(x.GetData()) != int(x.GetSize()):
 		t.Errorf("the boundary is %d × %d, %v, %d bytes of %d", x.GetRows(), x.GetWidth(), x.GetEncoding(), len(x.GetData()), x.GetSize())
-	case s.GetBudget().AsDuration() <= 0 || s.GetBudget().AsDuration() > sent.GetBudget().AsDuration():
+	case s.GetBudget().AsDuration() <= 0 || s.GetBudget().AsDuration() >= sent.GetBudget().AsDuration():
 		t.Errorf("the budget is %v of %v", s.GetBudget().AsDuration(), sent.GetBudget().AsDuration())
 	}
 	d.silent("before the next hop has done the step")

@@ -126,6 +126,23 @@ func strictControl() []Case {
 				}
 			}})
 	}
+	for _, f := range []struct {
+		id, path string
+		m        *workerpb.SessionRequest
+	}{
+		{"cancel_step.zero", "cancel_step", cancelStep(0, 1, true)},
+		{"cancel_step.backwards", "cancel_step", cancelStep(2, 1, true)},
+		{"frame.no-index", "frame", &workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Frame{Frame: &workerpb.Frame{StepId: 1, Data: []byte{1}}}}},
+		{"frame.empty", "frame", &workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Frame{Frame: &workerpb.Frame{StepId: 1, Index: proto.Uint32(0)}}}},
+	} {
+		cases = append(cases, Case{ID: "strict.illegal." + f.id, Clauses: []string{"VER-2", "STP-7"}, Says: f.id + " ends the attempt as MALFORMED, with its path.", Run: func(t *T) {
+			d := t.openDriver()
+			d.send(f.m)
+			if path := d.ends(malformed).GetDetail().GetField().GetPath(); !strings.HasPrefix(path, f.path) {
+				t.Errorf("the detail names the field %q, %q is due", path, f.path)
+			}
+		}})
+	}
 	return append(cases, Case{ID: "strict.no-kind", Clauses: []string{"VER-2"}, Says: "A request without a kind ends the attempt as MALFORMED.", Run: func(t *T) {
 		d := t.openDriver()
 		d.send(&workerpb.SessionRequest{})
@@ -178,7 +195,7 @@ func strictUnary() []Case {
 			return err
 		},
 		"LoadShard": func(t *T) error {
-			m := &workerpb.LoadShardRequest{Model: "no-such-model"}
+			m := &workerpb.LoadShardRequest{Model: "no-such-model", First: proto.Uint32(0)}
 			stranger(m)
 			s, err := t.head().Shard.LoadShard(t.ctx, m)
 			if err == nil {
@@ -225,7 +242,9 @@ func strictUnary() []Case {
 	} {
 		cases = append(cases, Case{ID: "strict.unknown-field." + call, Clauses: []string{"VER-1"}, Says: "An unknown field in the request of " + call + " is MALFORMED and changes nothing.",
 			Run: func(t *T) {
-				t.want(t.errorOf(do(t)), malformed)
+				if path := t.want(t.errorOf(do(t)), malformed).GetDetail().GetField().GetPath(); path != "#19876" {
+					t.Errorf("the detail names the field %q", path)
+				}
 				d := t.openDriver()
 				d.usable()
 				d.finish()

@@ -20,6 +20,21 @@ func upstreamCases() []Case {
 			d.holds(d.opened.GetCache(), nil)
 			d.finish()
 		}},
+		{ID: "upstream.held-other-tokens", Clauses: []string{"OPN-14", "FEN-7"}, Skip: hops(2), Says: "A hop that is offered other tokens than it holds opens empty, and tells what it held.", Run: func(t *T) {
+			d := t.hopLingers()
+			next := t.hopAgain(d, t.ids(4, 77))
+			next.holds(next.opened.GetCache(), nil)
+			next.holds(next.opened.GetHops()[0].GetFound(), d.tokens)
+			next.finish()
+		}},
+		{ID: "upstream.held-shorter", Clauses: []string{"OPN-14", "FEN-7"}, Skip: hops(2), Says: "A hop that is offered less than it holds opens at what it is offered.", Run: func(t *T) {
+			d := t.hopLingers()
+			next := t.hopAgain(d, d.tokens[:2])
+			next.tokens = d.tokens[:2]
+			next.holds(next.opened.GetCache(), next.tokens)
+			next.holds(next.opened.GetHops()[0].GetFound(), d.tokens)
+			next.finish()
+		}},
 		{ID: "upstream.held-malformed", Clauses: []string{"VER-2"}, Skip: hops(2), Says: "held without a length is MALFORMED.", Run: func(t *T) {
 			o := t.openFor(len(t.Hops) - 1)
 			o.Held = &workerpb.CacheState{ChainHash: make([]byte, 16)}
@@ -66,13 +81,30 @@ func upstreamCases() []Case {
 			}
 			d.finish()
 		}},
-		{ID: "upstream.frame-missing", Clauses: []string{"FLO-6"}, Says: "A boundary whose frames do not all come in the budget fails the step with DEADLINE_EXCEEDED.", Skip: either(hops(2), func(t *Target) string {
-			shard := t.tail().Is.GetShard()
-			if most := uint64(shard.GetBoundaryIn().GetWidth()) * 4 * uint64(t.tail().Is.GetLimits().GetStepTokens()); most <= 2<<20 {
-				return label("the boundary of a greatest step is %d bytes, which may be less than a frame", most)
+		{ID: "upstream.frame-missing", Clauses: []string{"FLO-6"}, Skip: framedBoundary, Says: "A boundary whose frames do not all come in the budget fails the step with DEADLINE_EXCEEDED.", Run: frameMissing},
+		{ID: "upstream.frames", Clauses: []string{"FLO-5", "STP-13"}, Skip: framedBoundary, Says: "A boundary that comes in frames, with control between them, is evaluated.", Run: func(t *T) {
+			d := t.asHop(func(o *workerpb.Open) { o.ContextTokens = t.tail().Is.GetShard().GetContextLimit() })
+			id, frames := t.framed(d)
+			d.send(frames[0])
+			d.send(receiveCredit(1, 1))
+			for _, f := range frames[1:] {
+				d.send(f)
 			}
-			return ""
-		}), Run: frameMissing},
+			d.result(id)
+			d.finish()
+		}},
+		wrongFrames("frame-skipped", "A frame that is not the next one", func(d *driver, frames []*workerpb.SessionRequest) { d.send(frames[1]) }),
+		wrongFrames("frame-short", "A frame that is neither full nor the last", func(d *driver, frames []*workerpb.SessionRequest) {
+			f := frames[0].GetFrame()
+			f.Data = f.Data[:len(f.Data)-4]
+			d.send(frames[0])
+		}),
+		wrongFrames("frame-interrupted", "A step between the frames of another", func(d *driver, frames []*workerpb.SessionRequest) {
+			d.send(frames[0])
+			s := d.step(prefill(d.t.ids(1, 1)...))
+			fill(d.t, len(d.t.Hops)-1, s)
+			d.give(s)
+		}),
 	}
 }
 
@@ -83,6 +115,27 @@ func (t *T) asHop(change ...func(*workerpb.Open)) *driver {
 	for _, c := range change {
 		c(o)
 	}
+	return t.openWith(t.tail(), o)
+}
+
+// hopLingers leaves four tokens in the last worker, as a hop before it that goes away does.
+func (t *T) hopLingers() *driver {
+	d := t.asHop(func(o *workerpb.Open) { o.Linger = durationpb.New(10 * time.Second) })
+	s := d.step(prefill(t.ids(4, 1)...))
+	fill(t, len(t.Hops)-1, s)
+	d.result(d.put(s))
+	before := t.health(t.tail()).GetUse().GetLingering()
+	d.hangUp()
+	for d.take() {
+	}
+	t.until("the cache lingers", func() bool { return t.health(t.tail()).GetUse().GetLingering() > before })
+	return d
+}
+
+// hopAgain opens the next attempt as a hop that holds tokens.
+func (t *T) hopAgain(d *driver, tokens []uint32) *driver {
+	o := proto.CloneOf(d.open)
+	o.Attempt, o.Held = o.GetAttempt()+1, heldOf(o, tokens)
 	return t.openWith(t.tail(), o)
 }
 
@@ -112,6 +165,44 @@ func (t *T) iterationOf(id uint64, index uint32) *workerpb.SessionRequest {
 	return &workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Iteration{Iteration: &workerpb.Iteration{
 		StepId: id, Index: proto.Uint32(index), Token: proto.Uint32(t.ids(1, index)[0]), Boundary: boundaryOf(1, width, make([]byte, uint64(width)*4)),
 	}}}
+}
+
+// framedBoundary is a Case.Skip for routes whose boundaries are never larger than a frame.
+func framedBoundary(t *Target) string {
+	if reason := hops(2)(t); reason != "" {
+		return reason
+	}
+	shard := t.tail().Is.GetShard()
+	if most := uint64(shard.GetBoundaryIn().GetWidth()) * 4 * uint64(t.tail().Is.GetLimits().GetStepTokens()); most <= 2<<20 {
+		return label("the boundary of a greatest step is %d bytes, which may be less than a frame", most)
+	}
+	return ""
+}
+
+// framed sends a step whose boundary of zeros is larger than a frame, and returns its frames.
+func (t *T) framed(d *driver) (id uint64, frames []*workerpb.SessionRequest) {
+	width, full := t.tail().Is.GetShard().GetBoundaryIn().GetWidth(), int(d.opened.GetFrameBytes())
+	rows := uint32(full)/(width*4) + 1
+	s := d.step(prefill(t.ids(int(rows), 1)...))
+	data := make([]byte, uint64(rows)*uint64(width)*4)
+	s.Boundary = boundaryOf(rows, width, data)
+	s.Boundary.Data = nil
+	for i := uint32(0); len(data) > 0; i++ {
+		n := min(len(data), full)
+		frames = append(frames, &workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Frame{Frame: &workerpb.Frame{StepId: s.GetStepId(), Index: proto.Uint32(i), Data: data[:n]}}})
+		data = data[n:]
+	}
+	return d.put(s), frames
+}
+
+// wrongFrames are frames that end the attempt.
+func wrongFrames(id, what string, send func(*driver, []*workerpb.SessionRequest)) Case {
+	return Case{ID: "upstream." + id, Clauses: []string{"FLO-5", "STP-7"}, Skip: framedBoundary, Says: what + " ends the attempt as MALFORMED.", Run: func(t *T) {
+		d := t.asHop(func(o *workerpb.Open) { o.ContextTokens = t.tail().Is.GetShard().GetContextLimit() })
+		_, frames := t.framed(d)
+		send(d, frames)
+		d.ends(malformed)
+	}}
 }
 
 func frameMissing(t *T) {

@@ -11,6 +11,9 @@ type Options struct {
 	Only  *regexp.Regexp  // ids to run; nil: all
 	Limit time.Duration   // of one case
 	Known map[string]bool // ids that are known to fail
+	Among func(Case) bool // further choice of what to run; nil: all
+	// FailFast ends the run behind the first case that fails.
+	FailFast bool
 	// Each is told of every outcome as it comes; nil: nobody is.
 	Each func(Outcome)
 }
@@ -28,13 +31,16 @@ func Run(ctx context.Context, target *Target, o Options) *Report {
 		if ctx.Err() != nil {
 			break
 		}
-		if o.Only != nil && !o.Only.MatchString(c.ID) {
+		if o.Only != nil && !o.Only.MatchString(c.ID) || o.Among != nil && !o.Among(c) {
 			continue
 		}
 		outcome := run(ctx, target, c, o.Limit)
 		r.Outcomes = append(r.Outcomes, outcome)
 		if o.Each != nil {
 			o.Each(outcome)
+		}
+		if o.FailFast && len(outcome.Faults) > 0 {
+			break
 		}
 	}
 	return r

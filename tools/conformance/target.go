@@ -19,6 +19,8 @@ import (
 type Target struct {
 	Hops []*Hop
 	Peer *Peer // a next hop of ours that the first hop may dial; nil: none
+	// Store is the name by which the first worker can load its model again; empty: it is not to be drained or unloaded.
+	Store string
 }
 
 // Hop is one worker of the route.

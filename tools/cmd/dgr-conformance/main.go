@@ -59,6 +59,7 @@ type flags struct {
 	list, json  bool
 	only, junit string
 	known, peer string
+	load        string
 	limit       time.Duration
 	files       dial.Files
 }
@@ -72,7 +73,7 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 
 --target names one worker that holds a whole model, or all workers of a route in order. The first is spoken to; each must
 be allowed to dial the next, and the first to dial --peer, where this program plays a next hop. The worker must be otherwise idle: cases count sessions and credit. Nothing is loaded,
-drained or unloaded.
+drained or unloaded, except with --load: then the first worker is, and is left loaded.
 
 Exit codes: 0 conform, 1 a case failed, or a known failure passed, 2 wrong command line, 3 the target cannot be tried.`,
 		Example: `  dgr-conformance --target 127.0.0.1:7711
@@ -93,6 +94,7 @@ Exit codes: 0 conform, 1 a case failed, or a known failure passed, 2 wrong comma
 	c.Flags().StringVar(&f.junit, "junit", "", "write a JUnit report to this file too")
 	c.Flags().StringVar(&f.known, "known", "", "file of case ids, one a line, that are known to fail: they run, and must fail")
 	c.Flags().StringVar(&f.peer, "peer", "127.0.0.1:0", "where to listen as a next hop that the first worker may dial; empty: nowhere")
+	c.Flags().StringVar(&f.load, "load", "", "drain, unload and load the first worker too: the name by which LoadShard finds the model that it holds")
 	c.Flags().DurationVar(&f.limit, "limit", time.Minute, "longest time of one case")
 	c.Flags().StringVar(&f.files.CA, "tls-ca", "", "CA of the workers, PEM; they are dialled over TLS then")
 	c.Flags().StringVar(&f.files.Cert, "tls-cert", "", "own certificate, PEM: shown to workers, and by --peer to the first; may infer, chain, text, observe and admin")
@@ -132,6 +134,7 @@ func conform(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	target.Store = f.load
 	if f.peer != "" {
 		if target.Peer, err = listen(f); err != nil {
 			return err

@@ -53,21 +53,21 @@ func (s *shardService) LoadShard(r *workerpb.LoadShardRequest, stream grpc.Serve
 
 // order checks a request.
 func (s *shardService) order(r *workerpb.LoadShardRequest) (shard.Order, error) {
-	malformed := func(format string, args ...any) (shard.Order, error) {
-		return shard.Order{}, fault.New(workerpb.ErrorCode_ERROR_CODE_MALFORMED, format, args...)
+	malformed := func(path, expected string) (shard.Order, error) {
+		return shard.Order{}, session.Malformed(path, expected)
 	}
 	if err := session.Strict(r); err != nil {
 		return shard.Order{}, err
 	}
 	switch {
 	case r.GetModel() == "" || len(r.GetModel()) > 256:
-		return malformed("model must be a name of 1 to 256 bytes")
+		return malformed("model", "a name of 1 to 256 bytes")
 	case r.First == nil:
-		return malformed("first must be present")
+		return malformed("first", "present")
 	case r.End != nil && r.GetEnd() <= r.GetFirst():
-		return malformed("end must be greater than first")
+		return malformed("end", "greater than first, or absent")
 	case len(r.GetFingerprint()) != 0 && len(r.GetFingerprint()) != 32:
-		return malformed("fingerprint must be 32 bytes or absent")
+		return malformed("fingerprint", "32 bytes or absent")
 	case s.server.options.Store == nil:
 		return shard.Order{}, fault.New(workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED, "worker %s has no model store", s.server.options.WorkerID)
 	}
@@ -94,7 +94,7 @@ func (s *shardService) Drain(_ context.Context, r *workerpb.DrainRequest) (*work
 	budget := time.Duration(-1) // as configured
 	if r.GetBudget() != nil {
 		if r.GetBudget().CheckValid() != nil || r.GetBudget().AsDuration() < 0 {
-			return nil, fault.New(workerpb.ErrorCode_ERROR_CODE_MALFORMED, "budget must be 0 s or more")
+			return nil, session.Malformed("budget", "0 s or more")
 		}
 		budget = r.GetBudget().AsDuration()
 	}
@@ -120,7 +120,7 @@ func (t *textService) text(fingerprint []byte) (engine.TextEngine, error) {
 	l := t.server.options.Shard.Status().Loaded
 	switch {
 	case len(fingerprint) != 32:
-		return nil, fault.New(workerpb.ErrorCode_ERROR_CODE_MALFORMED, "fingerprint must be 32 bytes")
+		return nil, session.Malformed("fingerprint", "32 bytes")
 	case l == nil:
 		return nil, fault.New(workerpb.ErrorCode_ERROR_CODE_SHARD_NOT_READY, "worker %s", t.server.options.WorkerID)
 	case !bytes.Equal(fingerprint, l.Fingerprint[:]):

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"math"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -122,6 +123,15 @@ type usage struct {
 func (u *usage) hold(span time.Duration, length uint32, first bool) {
 	if !first && span > 0 {
 		u.tokenTime += span.Seconds() * float64(length)
+	}
+}
+
+// since is what came to an older reading of the same meter. Whole token-seconds are counted, so that all parts make the whole.
+func (u usage) since(old usage) *usage {
+	return &usage{
+		evaluated: u.evaluated - old.evaluated, sampled: u.sampled - old.sampled, bytesIn: u.bytesIn - old.bytesIn,
+		bytesOut: u.bytesOut - old.bytesOut, compute: u.compute - old.compute,
+		tokenTime: math.Floor(u.tokenTime) - math.Floor(old.tokenTime),
 	}
 }
 

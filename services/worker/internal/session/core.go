@@ -43,7 +43,8 @@ type Core struct {
 	active                                                    time.Time // of the last message from the upstream, or reply to it
 	linger                                                    time.Duration
 	usage                                                     usage
-	idled                                                     bool // what ends the session is the idle bound
+	metered                                                   usage // what of it Meter said
+	idled                                                     bool  // what ends the session is the idle bound
 	impossible                                                uint64
 }
 

@@ -38,7 +38,7 @@ type (
 	StopWork struct{}
 	// FreeWindow gives back what the session's window took from the worker's.
 	FreeWindow struct{}
-	// Metered is what the attempt that ends used here, once for each that opened.
+	// Metered is what the attempt that ends used here and Core.Meter did not say yet, once for each that opened.
 	Metered struct{ Usage *workerpb.Usage }
 	// Gone says that the session is over and can be forgotten.
 	Gone struct{}

@@ -51,10 +51,20 @@ func (c *Core) meter() *workerpb.Usage {
 	if c.opened == nil {
 		return nil
 	}
+	c.emit(Metered{c.Meter()})
 	c.opened = nil
-	used := c.usage.proto()
-	c.emit(Metered{used})
-	return used
+	return c.usage.proto()
+}
+
+// Meter is what the open attempt used here since it was asked last; nil when none is open. What is left when the attempt
+// ends comes as Metered.
+func (c *Core) Meter() *workerpb.Usage {
+	if c.opened == nil {
+		return nil
+	}
+	fresh := c.usage.since(c.metered)
+	c.metered = c.usage
+	return fresh.proto()
 }
 
 // keeps says whether there is a cache to linger with.

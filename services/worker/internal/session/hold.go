@@ -16,7 +16,7 @@ func (c *Core) holdStep(m *workerpb.Step, bad *fault.Error) {
 		c.violation(malformed("step.step_id", "greater than %d", c.steps.last))
 		return
 	case c.steps.incomplete():
-		c.violation(c.unlawful("step %d came between the frames of another", m.GetStepId()))
+		c.violation(malformed("step", "behind the last frame of the step before it"))
 		return
 	case size > 1<<62 || !c.flow.in.has(1, int64(size)):
 		c.violation(fault.New(workerpb.ErrorCode_ERROR_CODE_WINDOW_EXCEEDED, "step %d of %d bytes, %d steps and %d bytes were free",
@@ -115,7 +115,7 @@ func (c *Core) takeFrame(f *workerpb.Frame) {
 	case f.GetStepId() <= c.steps.last && (s == nil || s.state == tables.StepCancelling):
 		// of a step that has failed meanwhile
 	default:
-		c.violation(c.unlawful("a frame of step %d, which waits for none", f.GetStepId()))
+		c.violation(malformed("frame", "of a step that waits for one, step %d does not", f.GetStepId()))
 	}
 }
 

@@ -44,7 +44,7 @@ func (c *Core) beginOpening(o *workerpb.Open, window uint64) {
 		hub: o.GetEgress() == workerpb.Egress_EGRESS_RETURN,
 	}
 	c.opening = opening{stage: stageRest, waited: c.job != nil, window: window}
-	c.flow, c.steps, c.usage = flow{}, queue{}, usage{}
+	c.flow, c.steps, c.usage, c.metered = flow{}, queue{}, usage{}, usage{}
 	c.lingerDeadline, c.closeDeadline, c.restDeadline = time.Time{}, time.Time{}, time.Time{}
 	c.linger = o.GetLinger().AsDuration()
 	c.openDeadline = c.now.Add(o.GetBudget().AsDuration())

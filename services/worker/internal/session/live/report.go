@@ -84,6 +84,15 @@ func (d *Directory) opened() {
 	d.totals.opened++
 }
 
+// meter brings what the open attempt used so far into the totals.
+func (s *Session) meter() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if used := s.core.Meter(); used != nil {
+		s.directory.used(used)
+	}
+}
+
 // used adds what an attempt used to the totals.
 func (d *Directory) used(u *workerpb.Usage) {
 	d.mu.Lock()
@@ -97,8 +106,11 @@ func (d *Directory) used(u *workerpb.Usage) {
 	t.Compute = durationpb.New(t.GetCompute().AsDuration() + u.GetCompute().AsDuration())
 }
 
-// Metrics are the worker's counters. Attempts count when they end.
+// Metrics are the worker's counters, with what open sessions used so far.
 func (d *Directory) Metrics() *workerpb.GetMetricsResponse {
+	for _, s := range d.all() {
+		s.meter()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := &workerpb.GetMetricsResponse{

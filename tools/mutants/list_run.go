@@ -1,0 +1,115 @@
+package mutants
+
+const (
+	answer  = "services/worker/internal/session/answer.go"
+	outcome = "services/worker/internal/session/outcome.go"
+	caches  = "services/worker/internal/session/cache.go"
+	hop     = "services/worker/internal/session/hop.go"
+	chain   = "libs/client/cachehash/cachehash.go"
+)
+
+// flowMutants give and take credit and room otherwise than was said.
+func flowMutants() []Mutant {
+	return []Mutant{
+		{"flow.window-off-by-one", []string{"FLO-2"}, hold, "!c.flow.in.has(1, int64(size))", "!c.flow.in.has(0, int64(size))"},
+		{"flow.credit-not-taken", []string{"FLO-2"}, hold, "c.flow.in.take(1, int64(size))", "c.flow.in.take(0, int64(size))"},
+		{"flow.credit-twice", []string{"FLO-1"}, flow, "\ts.refunded = true\n", "\ts.refunded = s.id%2 == 0\n"},
+		{"flow.credit-of-failed-steps-lost", []string{"FLO-1"}, unwind, "\ts.frames = nil\n\tc.refund(s)\n", "\ts.frames = nil\n"},
+		{"flow.credit-of-truncations-lost", []string{"FLO-1"}, pump, "\t\t\tc.refund(s)\n\t\t\tc.truncated(s)", "\t\t\tc.truncated(s)"},
+		{"flow.one-token-beyond-the-room", []string{"FLO-4"}, pump, "if !c.flow.receive.has(1, 0) {", "if !c.flow.receive.has(0, 0) {"},
+		{"flow.first-token-beyond-the-room", []string{"FLO-4"}, pump, "if !c.flow.receive.has(need.steps, need.bytes) {", "if !c.flow.receive.has(0, need.bytes) {"},
+		{"flow.logits-beyond-the-room", []string{"FLO-4"}, pump, "if !c.flow.receive.has(need.steps, need.bytes) {", "if !c.flow.receive.has(need.steps, 0) {"},
+		{"flow.boundary-beyond-the-room", []string{"HUB-1", "FLO-4"}, pump, "return credit{0, int64(c.sizeOut(len(s.tokens)))}", "return credit{}"},
+		{"flow.room-not-added", []string{"FLO-4"}, hold, "c.flow.receive.give(uint64(kind.ReceiveCredit.GetTokens()), kind.ReceiveCredit.GetBytes())",
+			"c.flow.receive.give(uint64(kind.ReceiveCredit.GetTokens()), 0)"},
+		{"flow.room-of-a-failed-step-lost", []string{"FLO-4"}, unwind, "c.flow.receive.give(uint64(s.reserved.steps), uint64(s.reserved.bytes))", "c.flow.receive.give(0, 0)"},
+		{"flow.room-wraps-around", []string{"FLO-7"}, flow, "c.bytes = min(c.bytes, most-int64(min(bytes, most))) + int64(min(bytes, most))", "c.bytes += int64(bytes)"},
+		{"flow.sends-without-credit", []string{"FLO-3"}, pump, "!c.flow.out.has(1, int64(c.sizeOut(len(s.tokens))))", "!c.flow.out.has(0, int64(c.sizeOut(len(s.tokens))))"},
+		{"flow.sends-without-room", []string{"FLO-3"}, pump, "!c.flow.out.has(1, int64(c.sizeOut(len(s.tokens))))", "!c.flow.out.has(1, 0)"},
+		{"flow.small-payloads-framed", []string{"FLO-5"}, flow, "if len(data) <= int(frame) {", "if len(data) <= int(frame)/4096 {"},
+		{"flow.frames-out-of-size", []string{"FLO-5"}, flow, "n := min(len(data), int(frame))", "n := min(len(data), int(frame)/2)"},
+		{"flow.frames-not-numbered", []string{"FLO-5"}, flow, "Index: proto.Uint32(i), Data: data[:n]", "Index: proto.Uint32(0), Data: data[:n]"},
+		{"flow.nan-passes", []string{"FLO-8"}, outcome, "if err == nil && !finite(r.Boundary.Data) {", "if false {"},
+		{"flow.slow-consumer-waited-for", []string{"FLO-4"}, ending, "workerpb.ErrorCode_ERROR_CODE_SLOW_CONSUMER, \"step", "workerpb.ErrorCode_ERROR_CODE_DEADLINE_EXCEEDED, \"step"},
+	}
+}
+
+// runMutants lose tokens, or do not know when to end.
+func runMutants() []Mutant {
+	return []Mutant{
+		{"run.indices-from-one", []string{"GEN-2"}, outcome, "StepId: s.id, Index: proto.Uint32(s.sampled), Id", "StepId: s.id, Index: proto.Uint32(s.sampled + 1), Id"},
+		{"run.last-not-marked", []string{"GEN-2"}, outcome, "c.sampled(s, t, ended)", "c.sampled(s, t, false)"},
+		{"run.one-token-more", []string{"GEN-1"}, outcome, "case n >= r.max:", "case n > r.max:"},
+		{"run.stop-ids-ignored", []string{"GEN-1"}, outcome, "case slices.Contains(r.stops, uint32(t.Token)):", "case false:"},
+		{"run.stop-called-length", []string{"GEN-1"}, outcome, "return workerpb.Finish_FINISH_STOP_TOKEN", "return workerpb.Finish_FINISH_LENGTH"},
+		{"run.ignores-the-end", []string{"GEN-1"}, hold, "anyEnd: !g.GetIgnoreEog()", "anyEnd: false"},
+		{"run.ends-though-told-not-to", []string{"GEN-1"}, hold, "anyEnd: !g.GetIgnoreEog()", "anyEnd: true"},
+		{"run.sampled-not-counted", []string{"GEN-1", "GEN-2"}, answer, "m.Sampled = proto.Uint32(s.sampled)", "m.Sampled = proto.Uint32(0)"},
+		{"run.bytes-of-the-text-so-far", []string{"GEN-10"}, outcome, "Bytes: t.Bytes, Last: last,", "Bytes: append([]byte(\" \"), t.Bytes...), Last: last,"},
+		{"run.stop-undoes", []string{"GEN-7"}, unwind, "s.id == m.GetStepId() && !m.GetUndo() && s.state", "s.id == m.GetStepId() && false && s.state"},
+		{"run.undo-keeps", []string{"GEN-7"}, unwind, "s.id == m.GetStepId() && !m.GetUndo() && s.state", "s.id == m.GetStepId() && s.state"},
+		{"run.stop-called-length-of-run", []string{"GEN-7"}, outcome, "return workerpb.Finish_FINISH_CANCELLED", "return workerpb.Finish_FINISH_LENGTH"},
+		{"run.iterations-of-any-index", []string{"GEN-2", "STP-7"}, hold, "if m.GetIndex() != s.run.begun {", "if false {"},
+		{"run.iteration-twice", []string{"GEN-1"}, answer, "r.next = &iteration{index: t.GetIndex(), token: t.GetId()}", "r.next = &iteration{index: t.GetIndex() + 1, token: t.GetId()}"},
+		{"run.goes-on-behind-the-last", []string{"GEN-1"}, answer, "case t.GetLast() || r.index >= r.max:", "case t.GetLast():"},
+		{"run.decode-draws-twice", []string{"STP-12"}, outcome, "\tcase s.want == engine.WantSample:\n\t\tc.sampled(s, r.Sample, true)", "\tcase s.want == engine.WantSample:\n\t\tc.sampled(s, r.Sample, false)\n\t\tc.sampled(s, r.Sample, true)"},
+		{"run.logits-of-the-last-alone", []string{"STP-12"}, sampling, "return engine.WantLogitsAll", "return engine.WantLogitsLast"},
+		{"run.prefill-returns-a-sample", []string{"STP-11"}, sampling, "\treturn engine.WantNone\n", "\treturn engine.WantLogitsLast\n"},
+	}
+}
+
+// timeMutants wait too long, or blame another.
+func timeMutants() []Mutant {
+	return []Mutant{
+		{"time.budget-does-not-run", []string{"TIM-1"}, hold, "s.received, s.frames = c.now, nil\n\ts.deadline = c.now.Add(s.message.GetBudget().AsDuration())",
+			"s.received, s.frames = c.now, nil\n\ts.deadline = c.now.Add(time.Hour)"},
+		{"time.frames-wait-for-ever", []string{"FLO-6"}, hold, "c.usage.bytesIn += uint64(len(m.GetBoundary().GetData()))\n\ts.deadline = c.now.Add(m.GetBudget().AsDuration())",
+			"s.deadline = c.now.Add(time.Hour)"},
+		{"time.gap-not-watched", []string{"GEN-6"}, outcome, "r.gapTo = c.now.Add(r.gap + 2*linkSlack)", "r.gapTo = c.now.Add(time.Hour)"},
+		{"time.next-hop-waited-for", []string{"FEN-6"}, hop, "const linkSlack = 200 * time.Millisecond", "const linkSlack = 20 * time.Second"},
+		{"time.late-step-succeeds-elsewhere", []string{"TIM-2"}, ending, "c.fire(tables.SessionEventDownstreamBroken, cause{err: c.lost(nil)})", "c.fire(tables.SessionEventDownstreamBroken, cause{err: c.mine(c.late(s))})"},
+		{"time.late-open-blames-itself", []string{"OPN-17", "TIM-2"}, ending, "if c.opening.stage == stageDial {", "if false {"},
+		{"time.open-waits-for-ever", []string{"OPN-17"}, opening, "c.openDeadline = c.now.Add(o.GetBudget().AsDuration())", "c.openDeadline = c.now.Add(time.Hour)"},
+	}
+}
+
+// cacheMutants say something else of the cache than is so.
+func cacheMutants() []Mutant {
+	return []Mutant{
+		{"cache.stale-hash", []string{"CAC-1"}, caches, "Length: proto.Uint32(c.length()), ChainHash: c.hash(c.length()), Reach: spansOf(c.reach),",
+			"Length: proto.Uint32(c.length()), ChainHash: c.hash(max(c.length(), 1) - 1), Reach: spansOf(c.reach),"},
+		{"cache.big-endian-hash", []string{"CAC-1"}, chain, "binary.LittleEndian.PutUint32", "binary.BigEndian.PutUint32"},
+		{"cache.hash-of-nothing", []string{"CAC-1"}, chain, "sum := sha256.Sum256(fingerprint[:])", "sum := sha256.Sum256(fingerprint[:31])"},
+		{"cache.reach-without-zero", []string{"CAC-3"}, caches, "From: proto.Uint32(uint32(s.From)), To: proto", "From: proto.Uint32(max(uint32(s.From), 1)), To: proto"},
+		{"cache.reach-of-this-hop-alone", []string{"CAC-3", "STP-9"}, answer, "Reach: spansOf(meet(c.cache.reach, c.belowReach)),\n", "Reach: spansOf(c.cache.reach),\n"},
+		{"cache.reach-one-short", []string{"CAC-5"}, caches, "To: proto.Uint32(uint32(s.To))}", "To: proto.Uint32(max(uint32(s.To), 1) - 1)}"},
+		{"cache.length-not-told", []string{"STP-3", "STP-2"}, caches, "Length: proto.Uint32(c.length()), ChainHash: c.hash(c.length()), Capacity", "ChainHash: c.hash(c.length()), Capacity"},
+		{"cache.not-made-equal", []string{"OPN-14"}, opening, "if c.cache.length() > c.opening.target {", "if false {"},
+		{"cache.other-tokens-adopted", []string{"OPN-14"}, opening, "n <= c.cache.length() && !c.cache.at(n, held.GetChainHash())", "false"},
+		{"cache.next-hop-believed", []string{"OPN-14", "FEN-7"}, opening, " || !c.cache.at(length, o.GetCache().GetChainHash())", ""},
+		{"cache.found-after-the-fact", []string{"OPN-14"}, opening, "Found: c.opening.found, Numerics", "Found: c.cache.state(), Numerics"},
+	}
+}
+
+// chainMutants forget the hops below.
+func chainMutants() []Mutant {
+	return []Mutant{
+		{"chain.other-tokens-taken", []string{"FEN-7"}, answer, "case !c.cache.at(m.GetCache().GetLength(), m.GetCache().GetChainHash()):", "case false:"},
+		{"chain.token-of-any-index", []string{"GEN-2"}, answer, "if t.GetIndex() != s.sampled || t.Id == nil {", "if t.Id == nil {"},
+		{"chain.unasked-result-taken", []string{"STP-8"}, answer, "\tcase s == nil || !s.passed || s.answer != nil || s.refused != nil:", "\tcase s == nil:\n\t\treturn\n\tcase !s.passed || s.answer != nil || s.refused != nil:"},
+		{"chain.steps-of-the-strongest", []string{"OPN-15"}, opening, "min(o.MaxStepTokens, b.GetMaxStepTokens())", "max(o.MaxStepTokens, b.GetMaxStepTokens())"},
+		{"chain.frames-of-the-strongest", []string{"OPN-15"}, opening, "min(o.FrameBytes, b.GetFrameBytes())", "o.FrameBytes"},
+		{"chain.ability-of-the-strongest", []string{"OPN-15"}, opening, "max(a.GetTruncate(), b.GetTruncate())", "min(a.GetTruncate(), b.GetTruncate())"},
+		{"chain.linger-of-the-longest", []string{"OPN-15"}, opening, "if b.GetLinger().AsDuration() < c.linger {", "if b.GetLinger().AsDuration() > c.linger {"},
+		{"chain.hops-below-not-reported", []string{"OPN-13"}, opening, "o.Hops = append(o.Hops, h)", "_ = h"},
+		{"chain.hops-not-renumbered", []string{"OPN-13", "ERR-3"}, hop, "Index: proto.Uint32(ref.GetIndex() + 1)", "Index: proto.Uint32(ref.GetIndex())"},
+		{"chain.timings-not-renumbered", []string{"STP-14"}, answer, "t.Hop = proto.Uint32(t.GetHop() + 1)", "t.Hop = proto.Uint32(t.GetHop())"},
+		{"chain.timings-dropped", []string{"STP-14"}, answer, "m.Timing = append(m.Timing, t)", "_ = t"},
+		{"chain.shapes-not-told", []string{"STP-14"}, outcome, "s.shapes = append(s.shapes, uint32(len(j.tokens)))", "s.shapes = nil"},
+		{"chain.drain-without-its-place", []string{"SHD-4", "ERR-3"}, answer, "kind.Draining.Hop = below(kind.Draining.GetHop())", "kind.Draining.Hop = c.hop.ref()"},
+		{"chain.budget-passed-on-whole", []string{"TIM-1"}, outcome, "Budget: clampBudget(s.deadline.Sub(c.now)),", "Budget: s.message.GetBudget(),"},
+		{"chain.lost-hop-not-named", []string{"LOS-1"}, core, "At(c.hop.ref(), subject)\n}", "At(c.hop.ref(), c.hop.ref())\n}"},
+		{"chain.close-not-passed-on", []string{"CAN-4"}, ending, "if !c.linked {\n\t\tc.fire(tables.SessionEventClosedDownstream, cause{})", "if true {\n\t\tc.fire(tables.SessionEventClosedDownstream, cause{})"},
+		{"chain.boundary-of-one-row", []string{"STP-13"}, outcome, "Rows: uint32(len(data)) / (out.Width * float), Width", "Rows: 1, Width"},
+	}
+}

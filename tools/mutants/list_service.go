@@ -1,0 +1,70 @@
+package mutants
+
+const (
+	capability = "services/worker/internal/rpc/capability.go"
+	worker     = "services/worker/internal/rpc/worker.go"
+	shard      = "services/worker/internal/rpc/shard.go"
+	server     = "services/worker/internal/rpc/server.go"
+	features   = "services/worker/internal/session/live/live.go"
+	report     = "services/worker/internal/session/live/report.go"
+	upstream   = "services/worker/internal/session/live/upstream.go"
+
+	batches = "services/worker/internal/batch/scheduler.go"
+	faults  = "libs/client/fault/fault.go"
+	wire    = "libs/client/fault/wire.go"
+)
+
+// errorMutants tell errors otherwise than the table.
+func errorMutants() []Mutant {
+	return []Mutant{
+		{"error.no-retry-after", []string{"ERR-2", "OPN-10"}, wire, "p.RetryAfter = durationpb.New(e.RetryAfter)", "_ = durationpb.New(e.RetryAfter)"},
+		{"error.predecessor-waits", []string{"STP-2"}, faults, "if retries(e.Recovery) && code != workerpb.ErrorCode_ERROR_CODE_PREDECESSOR_FAILED {", "if retries(e.Recovery) {"},
+		{"error.no-origin", []string{"ERR-1"}, access, "return f.At(me, me)", "return f.At(nil, me)"},
+		{"error.stream-ends-well", []string{"ERR-6"}, ending, "{Closed: closed}})\n\tc.emit(EndUp{err})", "{Closed: closed}})\n\tc.emit(EndUp{nil})"},
+		{"error.closed-without-why", []string{"ERR-6", "ERR-1"}, ending, "closed.Error = err.Proto()", "closed.Error = nil"},
+		{"error.no-closed", []string{"ERR-6"}, ending, "c.up(&workerpb.SessionResponse{Kind: &workerpb.SessionResponse_Closed{Closed: closed}})", "_ = closed"},
+		{"error.usage-not-told", []string{"HLT-5", "ERR-6"}, ending, "Reason: reason, Usage: used,", "Reason: reason, Usage: map[bool]*workerpb.Usage{false: used}[true],"},
+		{"error.below-becomes-ours", []string{"ERR-3"}, hop, "e.Origin, e.Subject = below(e.Origin), below(e.Subject)", "e.Origin, e.Subject = nil, below(e.Subject)"},
+		{"error.below-becomes-internal", []string{"ERR-3"}, answer, "s.refused = fromBelow(orInternal(fault.FromProto(m.GetError())))", "s.refused = fromBelow(orInternal(nil))"},
+		{"error.lifecycle-without-its-row", []string{"OPN-1"}, core, "if row.Error == workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION {", "if false {"},
+		{"error.second-open-ignored", []string{"OPN-2"}, core, "c.fire(tables.SessionEventViolation, cause{err: c.unlawful(\"a second Open on one stream\")})", "return c.finish()"},
+		{"error.refused-open-reserves", []string{"OPN-19", "OPN-6"}, directory, "if err := session.CheckOpen(r.hop, open); err != nil {", "if err := session.CheckOpen(r.hop, open); err != nil && len(open.GetRoute()) == 0 {"},
+	}
+}
+
+// serviceMutants are in what a worker says of itself, and in its other services.
+func serviceMutants() []Mutant {
+	return []Mutant{
+		{"capability.head-everywhere", []string{"CAP-5"}, capability, "Head: l.Info.Head(),", "Head: true,"},
+		{"capability.no-boundary", []string{"CAP-5"}, capability, "BoundaryIn: layoutOf(l.Info.BoundaryIn)", "BoundaryIn: layoutOf(nil)"},
+		{"capability.reserved-called-off", []string{"CAP-4"}, features, "list = append(list, not(name, kept,", "list = append(list, not(name, off,"},
+		{"capability.off-without-reason", []string{"CAP-4"}, features, "not(\"ring\", off, \"this version sends tokens up the chain alone\")", "not(\"ring\", off, \"\")"},
+		{"capability.feature-not-listed", []string{"CAP-4"}, features, "engineFeature(c, engine.FeatureGrammar), engineFeature", "engineFeature"},
+		{"capability.marks-promised", []string{"CAP-4"}, features, "list := []*workerpb.Feature{\n", "list := []*workerpb.Feature{\n\t\ton(\"cache.marks\"),\n"},
+		{"capability.more-sessions-than-fit", []string{"CAP-6"}, capability, "Sessions: o.Sessions,", "Sessions: o.Sessions + 1,"},
+		{"capability.shorter-linger-told", []string{"CAP-6"}, capability, "durationpb.New(o.Limits.MaxLinger)", "durationpb.New(o.Limits.MaxLinger / 2)"},
+		{"capability.smaller-steps-told", []string{"CAP-6"}, capability, "StepTokens: o.Limits.StepTokens,", "StepTokens: o.Limits.StepTokens / 2,"},
+		{"capability.other-window-told", []string{"CAP-6"}, capability, "Steps: proto.Uint32(o.Limits.WindowSteps)", "Steps: proto.Uint32(o.Limits.WindowSteps / 2)"},
+		{"capability.idle-not-told", []string{"CAP-6"}, capability, "Idle: durationpb.New(o.Limits.Idle),", ""},
+		{"capability.numerics-without-threads", []string{"CAP-7"}, capability, "Threads: n.Threads,", ""},
+		{"capability.window-larger-than-kept", []string{"OPN-15", "FLO-2"}, opening, "Steps: proto.Uint32(limits.WindowSteps), Bytes", "Steps: proto.Uint32(limits.WindowSteps - 1), Bytes"},
+		{"health.probe-not-told", []string{"HLT-1"}, worker, "if status.Probed {", "if false {"},
+		{"health.sessions-not-counted", []string{"HLT-1"}, report, "proto.Uint32(open), proto.Uint32(lingering)", "proto.Uint32(0), proto.Uint32(lingering)"},
+		{"health.room-not-counted", []string{"HLT-1"}, report, "reserved += uint64(s.info().ContextTokens)", "reserved += 0"},
+		{"health.standard-service-unnamed", []string{"HLT-4"}, server, "\"\", workerpb.WorkerService_ServiceDesc.ServiceName, ", "\"\", "},
+		{"health.watch-waits-for-a-change", []string{"HLT-3"}, worker, "\tfor {\n\t\tstatus, changed := w.server.options.Shard.Watch()\n", "\tfor {\n\t\tstatus, changed := w.server.options.Shard.Watch()\n\t\t<-changed\n"},
+		{"metrics.tokens-not-counted", []string{"HLT-5"}, report, "t.TokensEvaluated += u.GetTokensEvaluated()", "_ = t"},
+		{"metrics.rows-not-counted", []string{"HLT-5"}, batches, "s.totals.Rows += uint64(rows)", "_ = rows"},
+		{"metrics.sessions-not-counted", []string{"HLT-5"}, report, "d.totals.opened++", "d.totals.opened += 0"},
+		{"metrics.errors-not-counted", []string{"HLT-5"}, directory, "d.totals.errors[code]++", "d.totals.errors[code] += 0"},
+		{"metrics.samples-not-counted", []string{"HLT-5"}, outcome, "c.usage.sampled++", "c.usage.sampled += 0"},
+		{"stream.end-not-noticed", []string{"CAN-6"}, upstream, "u.session.upstreamEnded(u)", "_ = u.session"},
+		{"text.any-model", []string{"TXT-2"}, shard, "case !bytes.Equal(fingerprint, l.Fingerprint[:]):", "case bytes.Equal(fingerprint, nil):"},
+		{"text.spaces-trimmed", []string{"TXT-3"}, shard, "return &workerpb.DetokenizeResponse{Data: data}, err", "return &workerpb.DetokenizeResponse{Data: bytes.TrimSpace(data)}, err"},
+		{"text.chat-answered-without-a-template", []string{"TXT-5"}, shard, "return nil, t.noChat(r.GetFingerprint())\n}\n\nfunc (t *textService) ParseChat", "return &workerpb.RenderChatResponse{}, nil\n}\n\nfunc (t *textService) ParseChat"},
+		{"shard.load-without-a-name", []string{"VER-2"}, shard, "r.GetModel() == \"\" || len", "len"},
+		{"shard.load-read-leniently", []string{"VER-1"}, shard, "if err := session.Strict(r); err != nil {\n\t\treturn shard.Order{}, err", "if err := session.Strict(r); false {\n\t\treturn shard.Order{}, err"},
+		{"hub.boundary-kept", []string{"HUB-1"}, outcome, "s.output = &workerpb.Output{Kind: &workerpb.Output_Boundary{Boundary: rowsOf(r.Boundary)}}", "s.output = nil"},
+		{"hub.no-samples-at-the-tail", []string{"HUB-3"}, checkStep, "case r.hub && r.lastHop && !r.hop.Shard.Tail() && d", "case r.hub && r.lastHop && d"},
+	}
+}
