@@ -12,24 +12,27 @@ func ablateCases(t *Tables) []Case {
 	var all []Case
 	for _, a := range []struct {
 		name   string
+		file   string // of its scenario for real workers
+		model  string
 		remove func(*rules)
 		scenario
 	}{
-		{"a forwarded step waits for the answer", func(r *rules) { r.wait = false }, scenario{kinds: "TTT", faults: 1, only: "c"}},
-		{"the same, seen at rest", func(r *rules) { r.wait = false }, scenario{kinds: "TTT", faults: 1, only: "c", lasting: true}},
-		{"CancelStep names through", func(r *rules) { r.through = false }, scenario{kinds: "TTT", faults: 1, only: "c", overtake: true, effect: true}},
-		{"Truncate waits for results", func(r *rules) { r.barrier = false }, scenario{kinds: "TTX", faults: 1, lasting: true}},
-		{"the fence cancels a run with undo", func(r *rules) { r.undo = false }, scenario{kinds: "TG", tokens: 3, faults: 1, only: "l"}},
-		{"a stop acts at the head", func(r *rules) { r.runEnd = false }, scenario{kinds: "TG", tokens: 3, faults: 1, only: "c"}},
-		{"credit of a dropped step comes back", func(r *rules) { r.credit = false }, scenario{kinds: "TTT", faults: 1, window: 1}},
-		{"a window cache goes back within reach", func(r *rules) { r.reach = false }, scenario{kinds: "TTT", faults: 1, caches: window}},
-		{"an untruncatable cache goes back within reach", func(r *rules) { r.reach = false }, scenario{kinds: "TTT", faults: 1, caches: none}},
-		{"a step's start is marked", func(r *rules) { r.marks = false }, scenario{kinds: "TTT", faults: 1, caches: none, marks: 4, survives: true}},
-		{"the window is within the marks", func(*rules) {}, scenario{kinds: "TTT", faults: 1, window: 3, caches: none, marks: 1, survives: true}},
+		{"a forwarded step waits for the answer", "fence-failure-before-the-answer", "", func(r *rules) { r.wait = false }, scenario{kinds: "TTT", faults: 1, only: "c"}},
+		{"the same, seen at rest", "fence-undone-before-the-answer", "", func(r *rules) { r.wait = false }, scenario{kinds: "TTT", faults: 1, only: "c", lasting: true}},
+		{"CancelStep names through", "fence-cancel-overtakes-its-step", "", func(r *rules) { r.through = false }, scenario{kinds: "TTT", faults: 1, only: "c", overtake: true, effect: true}},
+		{"Truncate waits for results", "fence-truncate-behind-a-failing-step", "", func(r *rules) { r.barrier = false }, scenario{kinds: "TTX", faults: 1, lasting: true}},
+		{"the fence cancels a run with undo", "fence-an-iteration-fails", "", func(r *rules) { r.undo = false }, scenario{kinds: "TG", tokens: 3, faults: 1, only: "l"}},
+		{"a stop acts at the head", "fence-stopped-in-the-middle", "", func(r *rules) { r.runEnd = false }, scenario{kinds: "TG", tokens: 3, faults: 1, only: "c"}},
+		{"credit of a dropped step comes back", "fence-credit-of-a-failed-step", "", func(r *rules) { r.credit = false }, scenario{kinds: "TTT", faults: 1, window: 1}},
+		{"a window cache goes back within reach", "fence-a-window-that-forgets", "window", func(r *rules) { r.reach = false }, scenario{kinds: "TTT", faults: 1, caches: window}},
+		{"an untruncatable cache goes back within reach", "fence-a-cache-that-cannot-go-back", "none", func(r *rules) { r.reach = false }, scenario{kinds: "TTT", faults: 1, caches: none}},
+		{"a step's start is marked", "", "", func(r *rules) { r.marks = false }, scenario{kinds: "TTT", faults: 1, caches: none, marks: 4, survives: true}},
+		{"the window is within the marks", "", "", func(*rules) {}, scenario{kinds: "TTT", faults: 1, window: 3, caches: none, marks: 1, survives: true}},
 	} {
 		r := allRules()
 		a.remove(&r)
-		all = append(all, Case{Set: SetAblate, Name: "without: " + a.name, Broken: true, run: t.steps(r, a.scenario)})
+		all = append(all, Case{Set: SetAblate, Name: "without: " + a.name, Broken: true, run: t.steps(r, a.scenario),
+			file: a.file, kinds: a.scenario.kinds, model: a.model})
 	}
 	for _, a := range []struct {
 		state, event string

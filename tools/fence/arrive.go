@@ -211,7 +211,7 @@ func (m *fence) apply(s *state, i int, x message) {
 	h := &s.hop[i]
 	start := int8(len(h.cache))
 	if x.kind == msgIteration {
-		h.grow('a' + byte(x.arg))
+		h.grow(m.caches[i], 'a'+byte(x.arg))
 		return
 	}
 	if m.rules.marks && m.caches[i] != cacheAny {
@@ -223,7 +223,7 @@ func (m *fence) apply(s *state, i int, x message) {
 		h.applied = append(h.applied, applied{x.step, start, 0})
 		return
 	}
-	h.grow('0' + byte(x.step))
+	h.grow(m.caches[i], '0'+byte(x.step))
 	h.applied = append(h.applied, applied{x.step, start, start})
 }
 

@@ -15,6 +15,10 @@ type Case struct {
 	Broken    bool // a counterexample is wanted
 	Large     bool // not for `mage test`
 	run       func(Bounds) Verdict
+
+	// For a counterexample that real workers are led through: the scenario's file, the letters of its steps, and the model
+	// of its workers where that is no plain one.
+	file, kinds, model string
 }
 
 // Run searches.

@@ -138,7 +138,7 @@ func (m *fence) runMoves(s *state, c *choices) {
 		r := h.run
 		if m.kindOf(id) == 'G' && h.holds(id) && h.reply[id] == replyNone && !h.unwind && !r.stopped && !r.ended && r.tokens == r.begun+1 {
 			to := s.clone()
-			to.hop[0].grow('a' + byte(r.begun))
+			to.hop[0].grow(m.caches[0], 'a'+byte(r.begun))
 			m.fire(to, 0, id, "Advanced")
 			m.send(to, 1, message{kind: msgIteration, step: id, arg: r.begun})
 			to.hop[0].run.begun++

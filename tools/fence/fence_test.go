@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -43,6 +44,23 @@ func TestCounterexamplesAreStable(t *testing.T) {
 		}
 	}
 	require.Greater(t, compared, 5)
+}
+
+// The worker's scenarios are led as the counterexamples say.
+func TestScenariosOfTheWorker(t *testing.T) {
+	folder := filepath.Join("..", "..", "services", "worker", "internal", "session", "testdata")
+	var want []string
+	for _, s := range Scenarios(ablateCases(contractTables(t))) {
+		want = append(want, filepath.Join(folder, s.Name))
+		text, err := os.ReadFile(filepath.Join(folder, s.Name))
+		require.NoError(t, err)
+		require.Equal(t, Commands(s.Text), Commands(string(text)),
+			"run fence-proof --write services/worker/internal/session/testdata, then go test ./internal/session -run Scenarios -rewrite in services/worker")
+	}
+	there, err := filepath.Glob(filepath.Join(folder, "fence-*.txt"))
+	require.NoError(t, err)
+	require.ElementsMatch(t, want, there)
+	require.Greater(t, len(want), 5)
 }
 
 // counting is a system of the numbers up to 9; 7 is wrong if it must be.

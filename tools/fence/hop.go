@@ -43,7 +43,7 @@ type hop struct {
 	applied  []applied
 	cache    string   // a letter per token, so that unequal caches show
 	marks    []string // caches that it can return to
-	from     int8     // first token that a window cache still holds
+	from     int8     // first token that a window cache still holds; else 0
 	life     [maxSteps]byte
 	received [maxSteps]bool
 	passed   [maxSteps]bool // forwarded
@@ -101,9 +101,11 @@ func (h *hop) newest(step int8) int8 {
 }
 
 // grow adds a token to the cache.
-func (h *hop) grow(token byte) {
+func (h *hop) grow(kind cacheKind, token byte) {
 	h.cache += string(rune(token))
-	h.from = max(h.from, int8(len(h.cache))-keptTokens)
+	if kind == cacheWindow {
+		h.from = max(h.from, int8(len(h.cache))-keptTokens)
+	}
 }
 
 // takeMark remembers the cache as it is, and forgets the oldest mark when there is no room.
@@ -151,9 +153,11 @@ func (h *hop) cut(kind cacheKind, length int8) {
 }
 
 // restore returns to a mark.
-func (h *hop) restore(cache string) {
-	h.cache = cache
-	h.from = max(0, int8(len(cache))-keptTokens)
+func (h *hop) restore(kind cacheKind, cache string) {
+	h.cache, h.from = "", 0
+	for i := range len(cache) {
+		h.grow(kind, cache[i])
+	}
 }
 
 // forget drops the marks behind the end of the cache.

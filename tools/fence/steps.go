@@ -114,7 +114,7 @@ func (m *fence) answer(s *state, i int, step int8, reply byte, event string) {
 	s.up[i] = append(s.up[i], message{kind: kind, step: step, arg: int8(len(h.cache))})
 }
 
-// undo returns the cache of a hop to the start of a step; what a Truncate destroyed does not come back.
+// undoStep returns the cache of a hop to the start of a step; what a Truncate destroyed does not come back.
 func (m *fence) undoStep(s *state, i int, step int8) {
 	h := &s.hop[i]
 	for at, a := range h.applied {
@@ -139,7 +139,7 @@ func (m *fence) goBack(s *state, i int, length int8) {
 	case h.reaches(m.caches[i], length) || !marked && !m.reach:
 		h.cut(m.caches[i], length)
 	case marked:
-		h.restore(mark)
+		h.restore(m.caches[i], mark)
 	default:
 		s.lost = true
 		if m.survives {

@@ -27,6 +27,7 @@ func main() {
 
 func command() *cobra.Command {
 	var sets []string
+	var write string
 	b := fence.Bounds{States: 2_000_000}
 	cmd := &cobra.Command{
 		Use:           "fence-proof",
@@ -34,16 +35,17 @@ func command() *cobra.Command {
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return prove(cmd, sets, b) },
+		RunE:          func(cmd *cobra.Command, _ []string) error { return run(cmd, sets, write, b) },
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&sets, "set", []string{fence.SetFixed, fence.SetAblate, fence.SetOpen}, "sets of cases to run")
 	f.IntVar(&b.States, "states", b.States, "states of a search at most; 0: no bound")
 	f.IntVar(&b.Depth, "depth", b.Depth, "moves from the first state at most; 0: no bound")
+	f.StringVar(&write, "write", "", "folder of the worker's scenarios: write the counterexamples there, and search nothing else")
 	return cmd
 }
 
-func prove(cmd *cobra.Command, sets []string, b fence.Bounds) error {
+func run(cmd *cobra.Command, sets []string, write string, b fence.Bounds) error {
 	if b.States < 0 || b.Depth < 0 {
 		return fmt.Errorf("--states is %d and --depth %d; give numbers ≥ 0", b.States, b.Depth)
 	}
@@ -54,6 +56,9 @@ func prove(cmd *cobra.Command, sets []string, b fence.Bounds) error {
 	tables, err := fence.ReadTables(w.Path("contracts", "tables"))
 	if err != nil {
 		return err
+	}
+	if write != "" {
+		return fence.WriteScenarios(write, fence.Scenarios(fence.Cases(tables)))
 	}
 	known := []string{fence.SetFixed, fence.SetAblate, fence.SetOpen}
 	for _, s := range sets {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -147,6 +148,16 @@ func (s *stage) command(words []string) {
 				all[0].do()
 			}
 		}
+	case "move": // one thing that can happen, and nothing else
+		s.move(words[1], int(n[2]), strings.Join(words[3:], " "))
+	case "settle": // until all is at rest
+	case "equal": // every hop is open, and all hold the same tokens
+		for _, hop := range s.hops {
+			if hop.core.State() != tables.SessionActive || !slices.Equal(hop.held, s.hops[0].held) {
+				s.t.Errorf("hop %d is %v and holds %v, hop 0 %v", hop.index, hop.core.State(), hop.held, s.hops[0].held)
+			}
+		}
+		fmt.Fprintf(&s.out, "all hold %v\n", s.hops[0].held)
 	case "deliver": // the driver's next messages, before anything else moves
 		for range n[1] {
 			s.deliverDown(s.hops[0], 0)
@@ -173,6 +184,30 @@ func (s *stage) command(words []string) {
 		}
 	default:
 		s.t.Fatalf("there is no command %q", words[0])
+	}
+}
+
+// move lets the engine of a hop end what it does, or brings the first message that begins with text over the link into a hop:
+// down that message alone, up all those before it too. If there is none, nothing happens.
+func (s *stage) move(what string, hop int, text string) {
+	n := s.hops[hop]
+	switch what {
+	case "engine":
+		if len(n.work) > 0 {
+			s.compute(n)
+		}
+	case "down":
+		at := slices.IndexFunc(n.down, func(m *workerpb.SessionRequest) bool { return strings.HasPrefix(describe(m), text) })
+		if at >= 0 {
+			s.deliverDown(n, at)
+		}
+	case "up":
+		at := slices.IndexFunc(n.up, func(m *workerpb.SessionResponse) bool { return strings.HasPrefix(describe(m), text) })
+		for range at + 1 {
+			s.deliverUp(n)
+		}
+	default:
+		s.t.Fatalf("there is no move %q", what)
 	}
 }
 
