@@ -136,7 +136,7 @@ func peerCases() []Case {
 			d.result(next)
 		}},
 		{ID: "peer.not-undone-before-answer", Clauses: []string{"FEN-1", "FEN-2", "STP-8"}, Says: "A cancelled step that was forwarded gets no reply before the next hop's; the next hop's result stands.", Run: resultStands},
-		{ID: "peer.cancel-passed-on", Clauses: []string{"FEN-2", "CAN-1", "GEN-7"}, Says: "CancelStep is passed on with undo, and the step fails with CANCELLED once the next hop has answered.", Run: cancelPassedOn},
+		{ID: "peer.cancel-passed-on", Clauses: []string{"FEN-2", "CAN-1", "GEN-7", "FLO-1"}, Says: "CancelStep is passed on with undo, and the step fails with CANCELLED once the next hop has answered; its credit comes back once.", Run: cancelPassedOn},
 		{ID: "peer.credit", Clauses: []string{"FLO-3"}, Says: "Without credit of the next hop no step is sent to it.", Run: func(t *T) {
 			d, b := t.withPeer(func(o *workerpb.Opened) { o.Window.Steps = proto.Uint32(1) })
 			first := d.put(d.step(prefill(t.ids(2, 1)...)))

@@ -159,6 +159,9 @@ func cancelPassedOn(t *T) {
 	next := d.put(d.step(somePrefill(t)))
 	b.result(b.step(), workerpb.Finish_FINISH_DONE)
 	d.result(next)
+	if window := int64(d.opened.GetWindow().GetSteps()); d.steps != window {
+		t.Errorf("%d steps of credit are left of %d", d.steps, window)
+	}
 }
 
 func peerRun(t *T) {

@@ -187,7 +187,10 @@ func tooManyTokens() Case {
 			limit := t.head().Is.GetShard().GetContextLimit()
 			d := t.openDriver(func(o *workerpb.Open) { o.ContextTokens = limit })
 			n := d.opened.GetMaxStepTokens()
-			d.failed(d.give(d.step(prefill(t.ids(int(n)+1, 4)...))), malformed)
+			e := d.failed(d.give(d.step(prefill(t.ids(int(n)+1, 4)...))), malformed)
+			if path := e.GetDetail().GetField().GetPath(); path != "step.prefill.tokens" {
+				t.Errorf("the detail names the field %q", path)
+			}
 			if n < limit {
 				d.result(d.put(d.step(prefill(t.ids(int(n), 4)...))))
 			}

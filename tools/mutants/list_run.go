@@ -40,7 +40,7 @@ func runMutants() []Mutant {
 		{"run.indices-from-one", []string{"GEN-2"}, outcome, "StepId: s.id, Index: proto.Uint32(s.sampled), Id", "StepId: s.id, Index: proto.Uint32(s.sampled + 1), Id"},
 		{"run.last-not-marked", []string{"GEN-2"}, outcome, "c.sampled(s, t, ended)", "c.sampled(s, t, false)"},
 		{"run.one-token-more", []string{"GEN-1"}, outcome, "case n >= r.max:", "case n > r.max:"},
-		{"run.stop-ids-ignored", []string{"GEN-1"}, outcome, "case slices.Contains(r.stops, uint32(t.Token)):", "case false:"},
+		{"run.stop-ids-ignored", []string{"GEN-1"}, outcome, "case slices.Contains(r.stops, uint32(t.Token)):", "case slices.Contains(r.stops, uint32(t.Token)) && false:"},
 		{"run.stop-called-length", []string{"GEN-1"}, outcome, "return workerpb.Finish_FINISH_STOP_TOKEN", "return workerpb.Finish_FINISH_LENGTH"},
 		{"run.ignores-the-end", []string{"GEN-1"}, hold, "anyEnd: !g.GetIgnoreEog()", "anyEnd: false"},
 		{"run.ends-though-told-not-to", []string{"GEN-1"}, hold, "anyEnd: !g.GetIgnoreEog()", "anyEnd: true"},
@@ -85,7 +85,7 @@ func cacheMutants() []Mutant {
 		{"cache.reach-one-short", []string{"CAC-5"}, caches, "To: proto.Uint32(uint32(s.To))}", "To: proto.Uint32(max(uint32(s.To), 1) - 1)}"},
 		{"cache.length-not-told", []string{"STP-3", "STP-2"}, caches, "Length: proto.Uint32(c.length()), ChainHash: c.hash(c.length()), Capacity", "ChainHash: c.hash(c.length()), Capacity"},
 		{"cache.not-made-equal", []string{"OPN-14"}, opening, "if c.cache.length() > c.opening.target {", "if false {"},
-		{"cache.other-tokens-adopted", []string{"OPN-14"}, opening, "n <= c.cache.length() && !c.cache.at(n, held.GetChainHash())", "false"},
+		{"cache.other-tokens-adopted", []string{"OPN-14"}, opening, "n <= c.cache.length() && !c.cache.at(n, held.GetChainHash())", "n == 1<<31"},
 		{"cache.next-hop-believed", []string{"OPN-14", "FEN-7"}, opening, " || !c.cache.at(length, o.GetCache().GetChainHash())", ""},
 		{"cache.found-after-the-fact", []string{"OPN-14"}, opening, "Found: c.opening.found, Numerics", "Found: c.cache.state(), Numerics"},
 	}

@@ -37,7 +37,7 @@ func serviceMutants() []Mutant {
 	return []Mutant{
 		{"capability.head-everywhere", []string{"CAP-5"}, capability, "Head: l.Info.Head(),", "Head: true,"},
 		{"capability.no-boundary", []string{"CAP-5"}, capability, "BoundaryIn: layoutOf(l.Info.BoundaryIn)", "BoundaryIn: layoutOf(nil)"},
-		{"capability.reserved-called-off", []string{"CAP-4"}, features, "list = append(list, not(name, kept,", "list = append(list, not(name, off,"},
+		{"capability.reserved-called-off", []string{"CAP-4"}, features, "list = append(list, not(name, kept,", "list = append(list, not(name, min(off, kept),"},
 		{"capability.off-without-reason", []string{"CAP-4"}, features, "not(\"ring\", off, \"this version sends tokens up the chain alone\")", "not(\"ring\", off, \"\")"},
 		{"capability.feature-not-listed", []string{"CAP-4"}, features, "engineFeature(c, engine.FeatureGrammar), engineFeature", "engineFeature"},
 		{"capability.marks-promised", []string{"CAP-4"}, features, "list := []*workerpb.Feature{\n", "list := []*workerpb.Feature{\n\t\ton(\"cache.marks\"),\n"},
