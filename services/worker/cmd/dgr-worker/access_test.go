@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -228,7 +229,7 @@ func TestAdminPortAsksWhoComes(t *testing.T) {
 	const look, rule = "token-that-looks", "token-that-rules"
 	c := f.worker(0, "0:", "--token-file", f.file("tokens", "look: "+hashOf(look)+": observe\nrule: "+hashOf(rule)+": admin\n"))
 	a := c.ready()
-	transport := &http.Transport{TLSClientConfig: f.as(dial.Files{CA: f.ca.File}).TLSFor(a.Admin), DisableKeepAlives: true}
+	transport := &http.Transport{TLSClientConfig: f.as(dial.Files{CA: f.ca.File}).TLSFor(a.Admin), DisableKeepAlives: true, ForceAttemptHTTP2: true}
 	ask := func(method, path, token string) int {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -245,6 +246,9 @@ func TestAdminPortAsksWhoComes(t *testing.T) {
 			t.Fatal(err)
 		}
 		response.Body.Close()
+		if response.ProtoMajor != 2 {
+			t.Errorf("%s speaks %s", path, response.Proto)
+		}
 		return response.StatusCode
 	}
 	for _, tt := range []struct {
@@ -296,6 +300,49 @@ func TestReflectionIsOffWhereCallersAreAsked(t *testing.T) {
 	}
 	if err := reflects(nobody, "--reflection"); !errors.Is(fault.FromStatus(err), fault.Code(workerpb.ErrorCode_ERROR_CODE_UNAUTHENTICATED)) {
 		t.Errorf("to nobody: %v", err)
+	}
+}
+
+// A session's key is in no log and no error, whatever is wrong with the request that holds it.
+func TestSessionKeysAreNotTold(t *testing.T) {
+	c := start(t, nil, faked("--log-level", "debug")...)
+	conn, err := dial.Open(c.ready().Address, dial.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := workerpb.NewWorkerServiceClient(conn)
+	id, key := bytes.Repeat([]byte{7}, 16), bytes.Repeat([]byte("k"), 32)
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	var said []string
+	for _, open := range []*workerpb.Open{
+		{SessionId: id, SessionKey: key, Attempt: 1}, {SessionId: id, SessionKey: append(key, 'k'), Attempt: 1}, {SessionId: key, SessionKey: key},
+	} {
+		stream, err := client.Session(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Open{Open: open}}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = stream.Recv()
+		if err == nil {
+			t.Error("an open that lacks almost everything is taken")
+		}
+		said = append(said, fmt.Sprint(err))
+	}
+	for _, k := range [][]byte{key, key[:31]} {
+		_, err := client.CancelSession(ctx, &workerpb.CancelSessionRequest{SessionId: id, SessionKey: k})
+		said = append(said, fmt.Sprint(err))
+	}
+	said = append(said, c.stderr.String())
+	for _, text := range said {
+		for _, form := range []string{"kkkk", "6b6b6b", "6B6B6B", "a2tr", "107 107", "107,107"} {
+			if strings.Contains(text, form) {
+				t.Errorf("%q holds the key", text)
+			}
+		}
 	}
 }
 

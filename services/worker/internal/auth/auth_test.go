@@ -111,7 +111,7 @@ func TestNamesOfCertificatesMayWhatIsListed(t *testing.T) {
 	folder := t.TempDir()
 	ca, other := certtest.NewCA(t, folder, "ca"), certtest.NewCA(t, folder, "other")
 	g, _ := guard(t, auth.Options{ClientCA: ca.File, Allow: []string{
-		"gateway.example=infer+text+observe", "spiffe://fleet/worker-1=chain", "10.0.0.7=admin", "subject:CN=operator=all",
+		"gateway.example=infer+text+observe", "spiffe://fleet/worker-1=chain", "10.0.0.7=admin", "subject:CN=operator=all", "subject://x=all",
 	}})
 	for name, tt := range map[string]struct {
 		peer auth.Peer
@@ -119,15 +119,16 @@ func TestNamesOfCertificatesMayWhatIsListed(t *testing.T) {
 		may  []auth.Operation // of none: PERMISSION_DENIED for all
 		want workerpb.ErrorCode
 	}{
-		"a DNS name":       {showing(t, ca.Issue(t, folder, "a", "x.example", "gateway.example")), "tls:gateway.example", []auth.Operation{auth.Infer, auth.Text, auth.Observe}, 0},
-		"a URI":            {showing(t, ca.Issue(t, folder, "b", "spiffe://fleet/worker-1")), "tls:spiffe://fleet/worker-1", []auth.Operation{auth.Chain}, 0},
-		"an address":       {showing(t, ca.Issue(t, folder, "c", "10.0.0.7")), "tls:10.0.0.7", []auth.Operation{auth.Admin}, 0},
-		"a subject":        {showing(t, ca.Issue(t, folder, "operator", "y.example")), "tls:subject:CN=operator", []auth.Operation{auth.Infer, auth.Chain, auth.Delegate, auth.Text, auth.Observe, auth.Admin}, 0},
-		"one not listed":   {showing(t, ca.Issue(t, folder, "d", "gateway.example.org")), "", nil, 0},
-		"of another CA":    {showing(t, other.Issue(t, folder, "e", "gateway.example")), "", nil, unknown},
-		"one that is over": {showing(t, ca.IssueUntil(t, folder, "f", time.Now().Add(-time.Minute), "gateway.example")), "", nil, unknown},
-		"none":             {auth.Peer{}, "", nil, unknown},
-		"a token instead":  {bearing("x"), "", nil, unknown},
+		"a DNS name":           {showing(t, ca.Issue(t, folder, "a", "x.example", "gateway.example")), "tls:gateway.example", []auth.Operation{auth.Infer, auth.Text, auth.Observe}, 0},
+		"a URI":                {showing(t, ca.Issue(t, folder, "b", "spiffe://fleet/worker-1")), "tls:spiffe://fleet/worker-1", []auth.Operation{auth.Chain}, 0},
+		"an address":           {showing(t, ca.Issue(t, folder, "c", "10.0.0.7")), "tls:10.0.0.7", []auth.Operation{auth.Admin}, 0},
+		"a subject":            {showing(t, ca.Issue(t, folder, "operator", "y.example")), "tls:subject:CN=operator", []auth.Operation{auth.Infer, auth.Chain, auth.Delegate, auth.Text, auth.Observe, auth.Admin}, 0},
+		"one not listed":       {showing(t, ca.Issue(t, folder, "d", "gateway.example.org")), "", nil, 0},
+		"a SAN like a subject": {showing(t, ca.Issue(t, folder, "g", "subject://x", "subject:CN=operator")), "", nil, 0},
+		"of another CA":        {showing(t, other.Issue(t, folder, "e", "gateway.example")), "", nil, unknown},
+		"one that is over":     {showing(t, ca.IssueUntil(t, folder, "f", time.Now().Add(-time.Minute), "gateway.example")), "", nil, unknown},
+		"none":                 {auth.Peer{}, "", nil, unknown},
+		"a token instead":      {bearing("x"), "", nil, unknown},
 	} {
 		for _, what := range []auth.Operation{auth.Infer, auth.Chain, auth.Delegate, auth.Text, auth.Observe, auth.Admin, "invented"} {
 			want := tt.want

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -28,7 +29,7 @@ import (
 )
 
 const (
-	decisions       = 4096        // kept at most
+	room            = 4096        // for decisions that are kept
 	authorityRetry  = time.Second // longest between attempts to connect
 	authorityAnswer = 64 << 10    // greatest answer, bytes
 )
@@ -39,6 +40,7 @@ type AuthorityOptions struct {
 	TLS     *tls.Config   // nil: plain, for loopback and unix sockets
 	Timeout time.Duration // for one answer; later is AUTHORITY_DOWN
 	Keep    time.Duration // a yes is not asked for again so soon; 0: every operation is asked for
+	Room    int           // for so many at once; 0: 4096
 }
 
 // Authority is an Authorizer that asks a server of Envoy's ext_authz API (envoy.service.auth.v3.Authorization). It is sent
@@ -56,6 +58,7 @@ type Authority struct {
 
 // NewAuthority makes the client; it connects at its first use. Close ends it.
 func NewAuthority(o AuthorityOptions) (*Authority, error) {
+	o.Room = cmp.Or(o.Room, room)
 	security := insecure.NewCredentials()
 	if o.TLS != nil {
 		security = credentials.NewTLS(o.TLS)
@@ -190,7 +193,7 @@ func (a *Authority) remember(question [sha256.Size]byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
-	if len(a.kept) >= decisions {
+	if len(a.kept) >= a.options.Room {
 		for q, end := range a.kept {
 			if now.After(end) {
 				delete(a.kept, q)
@@ -198,7 +201,7 @@ func (a *Authority) remember(question [sha256.Size]byte) {
 		}
 	}
 	for q := range a.kept {
-		if len(a.kept) < decisions {
+		if len(a.kept) < a.options.Room {
 			break
 		}
 		delete(a.kept, q)

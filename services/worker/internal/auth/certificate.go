@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/client/reload"
@@ -136,7 +137,10 @@ func (c *Certificates) Authorize(_ context.Context, who Principal, _ Peer, what 
 	return c.grants().allow(name, what)
 }
 
-// names are the SANs, then the subject.
+// subject begins the name that is not a SAN.
+const subject = "subject:"
+
+// names are the SANs, then the subject. A SAN that is written as a name of another kind is none.
 func names(leaf *x509.Certificate) []string {
 	var all []string
 	for _, uri := range leaf.URIs {
@@ -147,5 +151,6 @@ func names(leaf *x509.Certificate) []string {
 	for _, ip := range leaf.IPAddresses {
 		all = append(all, ip.String())
 	}
-	return append(all, "subject:"+leaf.Subject.String())
+	all = slices.DeleteFunc(all, func(san string) bool { return san == "*" || strings.HasPrefix(san, subject) })
+	return append(all, subject+leaf.Subject.String())
 }

@@ -103,7 +103,7 @@ func (c Config) conflictsOfAccess() Faults {
 	needs(a.Cert != "", "tls.cert", a.Key != "", "tls.key", pair)
 	needs(a.Key != "", "tls.key", a.Cert != "", "tls.cert", pair)
 	needs(a.ClientCA != "", "tls.client_ca", a.Cert != "", "tls.cert", "clients show certificates over TLS only")
-	needs(a.ClientCA != "", "tls.client_ca", a.Authenticated(), "tls.allow", "without a list, a token file or an authority no certificate is good for anything")
+	needs(a.ClientCA != "", "tls.client_ca", len(a.Allow) > 0 || a.AllowFile != "" || a.Authority != "", "tls.allow", "without a list or an authority no certificate is good for anything")
 	needs(len(a.Allow) > 0, "tls.allow", a.ClientCA != "", "tls.client_ca", "names are believed in certificates of that CA only")
 	needs(a.AllowFile != "", "tls.allow_file", a.ClientCA != "", "tls.client_ca", "names are believed in certificates of that CA only")
 	needs(a.TokenFile != "", "token_file", a.Cert != "", "tls.cert", "whoever listens in could use a token again")

@@ -28,6 +28,7 @@ func TestOthersMustProveWhoTheyAre(t *testing.T) {
 		"--authz-address 10.0.0.2:1":                             3,
 		"--token-file f":                                         3,
 		tls + "--tls-client-ca ca":                               3,
+		tls + "--tls-client-ca ca --token-file f":                1,
 		"--tls-cert c --token-file f":                            3,
 		"--tls-key k":                                            3,
 		tls + "--tls-allow a=infer --token-file f":               1,
