@@ -99,7 +99,7 @@ func Gates(ctx context.Context) error {
 // Conformance proves the proof of the contract.
 type Conformance mg.Namespace
 
-// Mutants seeds faults into a worker, one by one, and shows which case of dgr-conformance catches each; it takes a quarter of an hour.
+// Mutants seeds faults into a worker, one by one, and shows which case of dgr-conformance catches each; it takes a quarter of an hour on an idle machine.
 func (Conformance) Mutants(ctx context.Context) error {
 	return timed("mutants", func(w *workspace.Workspace) error { return mutants.Prove(ctx, w, mutants.All(), os.Stdout) })
 }

@@ -38,6 +38,7 @@ func flowCases() []Case {
 				d.result(d.put(d.step(prefill(t.ids(1, 1)...))))
 				d.failed(d.give(d.step(prefill(t.vocab()))), workerpb.ErrorCode_ERROR_CODE_TOKEN_OUT_OF_RANGE)
 				d.result(d.put(d.step(truncate(0))))
+				d.result(d.put(d.step(truncate(9)))) // which has nothing to do
 			}
 			d.finish()
 			if d.steps != window {

@@ -17,20 +17,6 @@ func flowMutants() []Mutant {
 		{"flow.credit-of-failed-steps-lost", []string{"FLO-1"}, unwind, "\ts.frames = nil\n\tc.refund(s)\n", "\ts.frames = nil\n"},
 		{"flow.credit-of-truncations-lost", []string{"FLO-1"}, pump, "\t\t\tc.refund(s)\n\t\t\tc.truncated(s)", "\t\t\tc.truncated(s)"},
 		{"flow.one-token-beyond-the-room", []string{"FLO-4"}, pump, "if !c.flow.receive.has(1, 0) {", "if !c.flow.receive.has(0, 0) {"},
-		{"flow.first-token-beyond-the-room", []string{"FLO-4"}, pump, "if !c.flow.receive.has(need.steps, need.bytes) {", "if !c.flow.receive.has(0, need.bytes) {"},
-		{"flow.logits-beyond-the-room", []string{"FLO-4"}, pump, "if !c.flow.receive.has(need.steps, need.bytes) {", "if !c.flow.receive.has(need.steps, 0) {"},
-		{"flow.boundary-beyond-the-room", []string{"HUB-1", "FLO-4"}, pump, "return credit{0, int64(c.sizeOut(len(s.tokens)))}", "return credit{}"},
-		{"flow.room-not-added", []string{"FLO-4"}, hold, "c.flow.receive.give(uint64(kind.ReceiveCredit.GetTokens()), kind.ReceiveCredit.GetBytes())",
-			"c.flow.receive.give(uint64(kind.ReceiveCredit.GetTokens()), 0)"},
-		{"flow.room-of-a-failed-step-lost", []string{"FLO-4"}, unwind, "c.flow.receive.give(uint64(s.reserved.steps), uint64(s.reserved.bytes))", "c.flow.receive.give(0, 0)"},
-		{"flow.room-wraps-around", []string{"FLO-7"}, flow, "c.bytes = min(c.bytes, most-int64(min(bytes, most))) + int64(min(bytes, most))", "c.bytes += int64(bytes)"},
-		{"flow.sends-without-credit", []string{"FLO-3"}, pump, "!c.flow.out.has(1, int64(c.sizeOut(len(s.tokens))))", "!c.flow.out.has(0, int64(c.sizeOut(len(s.tokens))))"},
-		{"flow.sends-without-room", []string{"FLO-3"}, pump, "!c.flow.out.has(1, int64(c.sizeOut(len(s.tokens))))", "!c.flow.out.has(1, 0)"},
-		{"flow.small-payloads-framed", []string{"FLO-5"}, flow, "if len(data) <= int(frame) {", "if len(data) <= int(frame)/4096 {"},
-		{"flow.frames-out-of-size", []string{"FLO-5"}, flow, "n := min(len(data), int(frame))", "n := min(len(data), int(frame)/2)"},
-		{"flow.frames-not-numbered", []string{"FLO-5"}, flow, "Index: proto.Uint32(i), Data: data[:n]", "Index: proto.Uint32(0), Data: data[:n]"},
-		{"flow.nan-passes", []string{"FLO-8"}, outcome, "if err == nil && !finite(r.Boundary.Data) {", "if false {"},
-		{"flow.slow-consumer-waited-for", []string{"FLO-4"}, ending, "workerpb.ErrorCode_ERROR_CODE_SLOW_CONSUMER, \"step", "workerpb.ErrorCode_ERROR_CODE_DEADLINE_EXCEEDED, \"step"},
 	}
 }
 
@@ -44,17 +30,6 @@ func runMutants() []Mutant {
 		{"run.stop-called-length", []string{"GEN-1"}, outcome, "return workerpb.Finish_FINISH_STOP_TOKEN", "return workerpb.Finish_FINISH_LENGTH"},
 		{"run.ignores-the-end", []string{"GEN-1"}, hold, "anyEnd: !g.GetIgnoreEog()", "anyEnd: false"},
 		{"run.ends-though-told-not-to", []string{"GEN-1"}, hold, "anyEnd: !g.GetIgnoreEog()", "anyEnd: true"},
-		{"run.sampled-not-counted", []string{"GEN-1", "GEN-2"}, answer, "m.Sampled = proto.Uint32(s.sampled)", "m.Sampled = proto.Uint32(0)"},
-		{"run.bytes-of-the-text-so-far", []string{"GEN-10"}, outcome, "Bytes: t.Bytes, Last: last,", "Bytes: append([]byte(\" \"), t.Bytes...), Last: last,"},
-		{"run.stop-undoes", []string{"GEN-7"}, unwind, "s.id == m.GetStepId() && !m.GetUndo() && s.state", "s.id == m.GetStepId() && false && s.state"},
-		{"run.undo-keeps", []string{"GEN-7"}, unwind, "s.id == m.GetStepId() && !m.GetUndo() && s.state", "s.id == m.GetStepId() && s.state"},
-		{"run.stop-called-length-of-run", []string{"GEN-7"}, outcome, "return workerpb.Finish_FINISH_CANCELLED", "return workerpb.Finish_FINISH_LENGTH"},
-		{"run.iterations-of-any-index", []string{"GEN-2", "STP-7"}, hold, "if m.GetIndex() != s.run.begun {", "if false {"},
-		{"run.iteration-twice", []string{"GEN-1"}, answer, "r.next = &iteration{index: t.GetIndex(), token: t.GetId()}", "r.next = &iteration{index: t.GetIndex() + 1, token: t.GetId()}"},
-		{"run.goes-on-behind-the-last", []string{"GEN-1"}, answer, "case t.GetLast() || r.index >= r.max:", "case t.GetLast():"},
-		{"run.decode-draws-twice", []string{"STP-12"}, outcome, "\tcase s.want == engine.WantSample:\n\t\tc.sampled(s, r.Sample, true)", "\tcase s.want == engine.WantSample:\n\t\tc.sampled(s, r.Sample, false)\n\t\tc.sampled(s, r.Sample, true)"},
-		{"run.logits-of-the-last-alone", []string{"STP-12"}, sampling, "return engine.WantLogitsAll", "return engine.WantLogitsLast"},
-		{"run.prefill-returns-a-sample", []string{"STP-11"}, sampling, "\treturn engine.WantNone\n", "\treturn engine.WantLogitsLast\n"},
 	}
 }
 
@@ -86,8 +61,6 @@ func cacheMutants() []Mutant {
 		{"cache.length-not-told", []string{"STP-3", "STP-2"}, caches, "Length: proto.Uint32(c.length()), ChainHash: c.hash(c.length()), Capacity", "ChainHash: c.hash(c.length()), Capacity"},
 		{"cache.not-made-equal", []string{"OPN-14"}, opening, "if c.cache.length() > c.opening.target {", "if false {"},
 		{"cache.other-tokens-adopted", []string{"OPN-14"}, opening, "n <= c.cache.length() && !c.cache.at(n, held.GetChainHash())", "n == 1<<31"},
-		{"cache.next-hop-believed", []string{"OPN-14", "FEN-7"}, opening, " || !c.cache.at(length, o.GetCache().GetChainHash())", ""},
-		{"cache.found-after-the-fact", []string{"OPN-14"}, opening, "Found: c.opening.found, Numerics", "Found: c.cache.state(), Numerics"},
 	}
 }
 
@@ -101,15 +74,5 @@ func chainMutants() []Mutant {
 		{"chain.frames-of-the-strongest", []string{"OPN-15"}, opening, "min(o.FrameBytes, b.GetFrameBytes())", "o.FrameBytes"},
 		{"chain.ability-of-the-strongest", []string{"OPN-15"}, opening, "max(a.GetTruncate(), b.GetTruncate())", "min(a.GetTruncate(), b.GetTruncate())"},
 		{"chain.linger-of-the-longest", []string{"OPN-15"}, opening, "if b.GetLinger().AsDuration() < c.linger {", "if b.GetLinger().AsDuration() > c.linger {"},
-		{"chain.hops-below-not-reported", []string{"OPN-13"}, opening, "o.Hops = append(o.Hops, h)", "_ = h"},
-		{"chain.hops-not-renumbered", []string{"OPN-13", "ERR-3"}, hop, "Index: proto.Uint32(ref.GetIndex() + 1)", "Index: proto.Uint32(ref.GetIndex())"},
-		{"chain.timings-not-renumbered", []string{"STP-14"}, answer, "t.Hop = proto.Uint32(t.GetHop() + 1)", "t.Hop = proto.Uint32(t.GetHop())"},
-		{"chain.timings-dropped", []string{"STP-14"}, answer, "m.Timing = append(m.Timing, t)", "_ = t"},
-		{"chain.shapes-not-told", []string{"STP-14"}, outcome, "s.shapes = append(s.shapes, uint32(len(j.tokens)))", "s.shapes = nil"},
-		{"chain.drain-without-its-place", []string{"SHD-4", "ERR-3"}, answer, "kind.Draining.Hop = below(kind.Draining.GetHop())", "kind.Draining.Hop = c.hop.ref()"},
-		{"chain.budget-passed-on-whole", []string{"TIM-1"}, outcome, "Budget: clampBudget(s.deadline.Sub(c.now)),", "Budget: s.message.GetBudget(),"},
-		{"chain.lost-hop-not-named", []string{"LOS-1"}, core, "At(c.hop.ref(), subject)\n}", "At(c.hop.ref(), c.hop.ref())\n}"},
-		{"chain.close-not-passed-on", []string{"CAN-4"}, ending, "if !c.linked {\n\t\tc.fire(tables.SessionEventClosedDownstream, cause{})", "if true {\n\t\tc.fire(tables.SessionEventClosedDownstream, cause{})"},
-		{"chain.boundary-of-one-row", []string{"STP-13"}, outcome, "Rows: uint32(len(data)) / (out.Width * float), Width", "Rows: 1, Width"},
 	}
 }

@@ -24,11 +24,6 @@ func errorMutants() []Mutant {
 		{"error.closed-without-why", []string{"ERR-6", "ERR-1"}, ending, "closed.Error = err.Proto()", "closed.Error = nil"},
 		{"error.no-closed", []string{"ERR-6"}, ending, "c.up(&workerpb.SessionResponse{Kind: &workerpb.SessionResponse_Closed{Closed: closed}})", "_ = closed"},
 		{"error.usage-not-told", []string{"HLT-5", "ERR-6"}, ending, "Reason: reason, Usage: used,", "Reason: reason, Usage: map[bool]*workerpb.Usage{false: used}[true],"},
-		{"error.below-becomes-ours", []string{"ERR-3"}, hop, "e.Origin, e.Subject = below(e.Origin), below(e.Subject)", "e.Origin, e.Subject = nil, below(e.Subject)"},
-		{"error.below-becomes-internal", []string{"ERR-3"}, answer, "s.refused = fromBelow(orInternal(fault.FromProto(m.GetError())))", "s.refused = fromBelow(orInternal(nil))"},
-		{"error.lifecycle-without-its-row", []string{"OPN-1"}, core, "if row.Error == workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION {", "if false {"},
-		{"error.second-open-ignored", []string{"OPN-2"}, core, "c.fire(tables.SessionEventViolation, cause{err: c.unlawful(\"a second Open on one stream\")})", "return c.finish()"},
-		{"error.refused-open-reserves", []string{"OPN-19", "OPN-6"}, directory, "if err := session.CheckOpen(r.hop, open); err != nil {", "if err := session.CheckOpen(r.hop, open); err != nil && len(open.GetRoute()) == 0 {"},
 	}
 }
 
@@ -40,14 +35,6 @@ func serviceMutants() []Mutant {
 		{"capability.reserved-called-off", []string{"CAP-4"}, features, "list = append(list, not(name, kept,", "list = append(list, not(name, min(off, kept),"},
 		{"capability.off-without-reason", []string{"CAP-4"}, features, "not(\"ring\", off, \"this version sends tokens up the chain alone\")", "not(\"ring\", off, \"\")"},
 		{"capability.feature-not-listed", []string{"CAP-4"}, features, "engineFeature(c, engine.FeatureGrammar), engineFeature", "engineFeature"},
-		{"capability.marks-promised", []string{"CAP-4"}, features, "list := []*workerpb.Feature{\n", "list := []*workerpb.Feature{\n\t\ton(\"cache.marks\"),\n"},
-		{"capability.more-sessions-than-fit", []string{"CAP-6"}, capability, "Sessions: o.Sessions,", "Sessions: o.Sessions + 1,"},
-		{"capability.shorter-linger-told", []string{"CAP-6"}, capability, "durationpb.New(o.Limits.MaxLinger)", "durationpb.New(o.Limits.MaxLinger / 2)"},
-		{"capability.smaller-steps-told", []string{"CAP-6"}, capability, "StepTokens: o.Limits.StepTokens,", "StepTokens: o.Limits.StepTokens / 2,"},
-		{"capability.other-window-told", []string{"CAP-6"}, capability, "Steps: proto.Uint32(o.Limits.WindowSteps)", "Steps: proto.Uint32(o.Limits.WindowSteps / 2)"},
-		{"capability.idle-not-told", []string{"CAP-6"}, capability, "Idle: durationpb.New(o.Limits.Idle),", ""},
-		{"capability.numerics-without-threads", []string{"CAP-7"}, capability, "Threads: n.Threads,", ""},
-		{"capability.window-larger-than-kept", []string{"OPN-15", "FLO-2"}, opening, "Steps: proto.Uint32(limits.WindowSteps), Bytes", "Steps: proto.Uint32(limits.WindowSteps - 1), Bytes"},
 		{"health.probe-not-told", []string{"HLT-1"}, worker, "if status.Probed {", "if false {"},
 		{"health.sessions-not-counted", []string{"HLT-1"}, report, "proto.Uint32(open), proto.Uint32(lingering)", "proto.Uint32(0), proto.Uint32(lingering)"},
 		{"health.room-not-counted", []string{"HLT-1"}, report, "reserved += uint64(s.info().ContextTokens)", "reserved += 0"},
