@@ -81,7 +81,7 @@ func (g *group) turn(ctx context.Context, bench string, o Options) (Round, error
 		Rate float64 `json:"decode_tokens_per_second"`
 	}
 	err = g.ask(ctx, &unsplit, bench, "-m", g.model, "-p", strconv.Itoa(route.PromptTokens), "-n", strconv.Itoa(route.Tokens),
-		"-t", strconv.Itoa(o.Threads), "-r", "1")
+		"-t", strconv.Itoa(o.Threads), "-r", "1", "--no-flash") // as dgr up starts its workers
 	if err != nil {
 		return Round{}, err
 	}

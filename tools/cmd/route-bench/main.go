@@ -30,7 +30,7 @@ func main() {
 
 func command() *cobra.Command {
 	o := routebench.Options{
-		Model: os.Getenv("DGR_BENCH_MODEL"), Store: os.Getenv("DGR_MODEL_STORE"), Workers: 2, Threads: runtime.NumCPU(), Tokens: 64, Rounds: 5,
+		Model: os.Getenv("DGR_BENCH_MODEL"), Store: os.Getenv("DGR_MODEL_STORE"), Workers: 2, Threads: max(1, runtime.NumCPU()/2), Tokens: 64, Rounds: 9, // cores divided as dgr up does
 	}
 	cmd := &cobra.Command{
 		Use:           "route-bench",
