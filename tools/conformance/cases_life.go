@@ -140,11 +140,13 @@ func attemptCases() []Case {
 			next.finish()
 		}},
 		{ID: "attempt.linger-zero", Clauses: []string{"CAN-6"}, Says: "With linger 0 a broken stream leaves nothing.", Run: func(t *T) {
+			t.quiet()
 			d := t.openDriver()
 			d.usable()
 			d.hangUp()
 			for d.take() {
 			}
+			t.quiet() // before it, the greater attempt may find the stream alive and take its cache over
 			o := proto.CloneOf(d.open)
 			o.Attempt = 2
 			next := t.openWith(t.head(), o)
@@ -178,6 +180,11 @@ func (t *T) lingerFor(n int, linger time.Duration) *driver {
 	}
 	t.until("the cache lingers", func() bool { return t.health(t.head()).GetUse().GetLingering() > before })
 	return d
+}
+
+// quiet waits until the head has no session, of this case or of one before.
+func (t *T) quiet() {
+	t.until("no session is left", func() bool { return t.health(t.head()).GetUse().GetSessions() == 0 })
 }
 
 // until waits for what no message confirms.

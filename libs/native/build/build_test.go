@@ -146,6 +146,34 @@ func TestEnv(t *testing.T) {
 	}
 }
 
+// Two checkouts share what does not come from their shims.
+func TestCheckoutsShareTheCompileTree(t *testing.T) {
+	m := newMade(t)
+	_, err := m.builder().Build(t.Context())
+	require.NoError(t, err)
+	llama := func() time.Time {
+		found, err := filepath.Glob(filepath.Join(m.cache, "work", "*", "llama", "libllama.a"))
+		require.NoError(t, err)
+		require.Len(t, found, 1)
+		info, err := os.Stat(found[0])
+		require.NoError(t, err)
+		return info.ModTime()
+	}
+	compiled := llama()
+
+	other := m
+	other.dir = t.TempDir()
+	require.NoError(t, os.CopyFS(other.dir, os.DirFS(m.dir)))
+	other.write(filepath.Join(other.dir, "shim", "shim.cpp"), "extern \"C\" int dgr_made_up(void) { return 3; }\n")
+	require.NoError(t, os.Remove(filepath.Join(other.dir, "shim", "extra.h")))
+	var out bytes.Buffer
+	require.NoError(t, other.builder().Test(t.Context(), &out), out.String())
+	require.Equal(t, compiled, llama(), "llama.cpp was compiled again")
+	gone, err := filepath.Glob(filepath.Join(m.cache, "work", "*", "shim", "extra.h"))
+	require.NoError(t, err)
+	require.Empty(t, gone, "a file that the other checkout does not have is still compiled with")
+}
+
 func TestCTest(t *testing.T) {
 	m := newMade(t)
 	var out bytes.Buffer

@@ -22,6 +22,7 @@ const (
 	reportEvery   = 5 * time.Second
 	failureLines  = 30
 	compileLog    = "build.log"
+	shimCopy      = "shim" // in the compile tree: cmake holds a tree to one source directory, and checkouts share trees
 	sourceVarName = "DGR_LLAMA_SOURCE"
 )
 
@@ -51,8 +52,12 @@ func (b *Builder) compile(ctx context.Context, t tools, r recipe, targets []stri
 	}
 	defer log.Close()
 
+	shim := filepath.Join(tree, shimCopy)
+	if err := mirror(r.shimDir, shim); err != nil {
+		return fmt.Errorf("copy the shim into the compile tree: %w", err)
+	}
 	configure := append([]string{
-		"-G", "Ninja", "-S", r.shimDir, "-B", tree,
+		"-G", "Ninja", "-S", shim, "-B", tree,
 		"-DCMAKE_MAKE_PROGRAM=" + t.ninja,
 		"-D" + sourceVarName + "=" + patched,
 		"-DDGR_PIN_TREE=" + r.series.Tree,
@@ -68,7 +73,7 @@ func (b *Builder) compile(ctx context.Context, t tools, r recipe, targets []stri
 		return err
 	}
 	// What was compiled must be what the key was made of.
-	now, err := hashFiles(r.shimDir)
+	now, err := hashFiles(shim)
 	if err != nil {
 		return fmt.Errorf("read the shim: %w", err)
 	}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const (
 	llamaCMake = `foreach (name ggml-base ggml-cpu ggml llama)
     string(REPLACE "-" "_" symbol ${name})
-    file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/${name}.c "int made_up_${symbol}(void) { return 1; }\n")
+    file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${name}.c CONTENT "int made_up_${symbol}(void) { return 1; }\n")
     add_library(${name} STATIC ${CMAKE_CURRENT_BINARY_DIR}/${name}.c)
 endforeach()
 `
@@ -60,6 +60,7 @@ func newMade(t *testing.T) made {
 	m.write(filepath.Join(m.dir, "shim", "CMakeLists.txt"), shimCMake)
 	m.write(filepath.Join(m.dir, "shim", "dgr_shim.h"), "int dgr_made_up(void);\n")
 	m.write(filepath.Join(m.dir, "shim", "shim.cpp"), "extern \"C\" int dgr_made_up(void) { return DGR_BUILD_KEY[0]; }\n")
+	m.write(filepath.Join(m.dir, "shim", "extra.h"), "")
 	m.write(filepath.Join(m.dir, "shim", "main.c"), "int main(void) { return 0; }\n")
 
 	pin := source.Pin{Name: "made up", Tag: "v1", Tree: treeOf(t, plain), Sources: []source.Location{{Kind: source.KindPath, Variable: "MADE_UP_SOURCE"}}}

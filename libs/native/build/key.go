@@ -29,9 +29,10 @@ type recipe struct {
 	shimDir  string
 }
 
-// base names the compile tree: the part of the recipe that does not change while the shim is worked on.
+// base names the compile tree: the part of the recipe that does not change while the shim is worked on, and that every
+// checkout of the repository shares.
 func (r recipe) base() string {
-	return hashOf("dgr-native-base-1", r.series.Hash(), r.compiler, strings.Join(r.flags, "\x00"), r.shimDir)
+	return hashOf("dgr-native-base-1", r.series.Hash(), r.compiler, strings.Join(r.flags, "\x00"))
 }
 
 // key is the identity of the result, 64 hexadecimal digits.

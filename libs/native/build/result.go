@@ -124,7 +124,7 @@ func (b *Builder) publish(r recipe, dir string) error {
 			return err
 		}
 	}
-	if err := copyFile(filepath.Join(r.shimDir, shimHeader), filepath.Join(tmp, "include", shimHeader), 0o644); err != nil {
+	if err := copyFile(filepath.Join(b.compileTree(r), shimCopy, shimHeader), filepath.Join(tmp, "include", shimHeader), 0o644); err != nil {
 		return err
 	}
 	entries, err := cacheEntries(tree)
