@@ -111,26 +111,29 @@ func (w *workerService) read(stream grpc.BidiStreamingServer[workerpb.SessionReq
 		if first {
 			late.Stop()
 			first = false
-			if err := w.mayOpen(stream.Context(), m.GetOpen()); err != nil {
+			caller, err := w.mayOpen(stream.Context(), m.GetOpen())
+			if err != nil {
 				w.server.options.Directory.Refuse(u, fault.Of(err))
 				continue
 			}
+			u.From(caller)
 		}
 		u.Receive(m)
 	}
 }
 
-// mayOpen asks whether the caller may open: as a hop, or as a driver.
-func (w *workerService) mayOpen(ctx context.Context, o *workerpb.Open) error {
+// mayOpen asks whether the caller may open, as a hop or as a driver, and says who it is.
+func (w *workerService) mayOpen(ctx context.Context, o *workerpb.Open) (live.Caller, error) {
 	const method = workerpb.WorkerService_Session_FullMethodName
 	what := auth.Infer
 	if o.GetHeld() != nil || o.GetRing() != nil {
 		what = auth.Chain
 	}
-	if err := w.server.allow(ctx, method, o.GetOnBehalfOf(), what); err != nil || o.GetOnBehalfOf() == "" {
-		return err
+	who, err := w.server.allow(ctx, method, o.GetOnBehalfOf(), what)
+	if err == nil && o.GetOnBehalfOf() != "" {
+		_, err = w.server.allow(ctx, method, o.GetOnBehalfOf(), auth.Delegate)
 	}
-	return w.server.allow(ctx, method, o.GetOnBehalfOf(), auth.Delegate)
+	return live.Caller{Principal: string(who), OnBehalfOf: o.GetOnBehalfOf()}, err
 }
 
 func (w *workerService) CancelSession(_ context.Context, r *workerpb.CancelSessionRequest) (*workerpb.CancelSessionResponse, error) {

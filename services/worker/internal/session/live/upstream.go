@@ -18,6 +18,7 @@ type Upstream struct {
 	directory *Directory
 	out       *outbox.Outbox[*workerpb.SessionResponse]
 
+	caller  Caller   // set before the first message; used by the reader alone
 	session *Session // set by the first message; used by the reader alone
 	refused bool     // the first message was refused; used by the reader alone
 
@@ -26,10 +27,17 @@ type Upstream struct {
 	over chan struct{} // closed once the stream is to end
 }
 
+// Caller is who opened a stream: the peer, as it proved itself, and for whom it may say that it acts. Both are empty where
+// nobody has to prove anything.
+type Caller struct{ Principal, OnBehalfOf string }
+
 // Stream makes the upstream of a stream that has just begun.
 func (d *Directory) Stream() *Upstream {
 	return &Upstream{directory: d, over: make(chan struct{}), out: outbox.New[*workerpb.SessionResponse](outboxLimit)}
 }
+
+// From says who opened the stream. It comes before the first Receive, from the same goroutine.
+func (u *Upstream) From(c Caller) { u.caller = c }
 
 // Receive takes a message of the stream.
 func (u *Upstream) Receive(m *workerpb.SessionRequest) {
