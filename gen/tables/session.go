@@ -80,6 +80,7 @@ const (
 	SessionEventStepFailedDownstreamUnanswered
 	SessionEventStepFailedDownstreamAnswered
 	SessionEventProgress
+	SessionEventRingToken
 	SessionEventCancelStepUnanswered
 	SessionEventCancelStepAnswered
 	SessionEventUnwound
@@ -116,6 +117,7 @@ func SessionEvents() []SessionEvent {
 		SessionEventStepFailedDownstreamUnanswered,
 		SessionEventStepFailedDownstreamAnswered,
 		SessionEventProgress,
+		SessionEventRingToken,
 		SessionEventCancelStepUnanswered,
 		SessionEventCancelStepAnswered,
 		SessionEventUnwound,
@@ -168,6 +170,8 @@ func (e SessionEvent) String() string {
 		return "StepFailedDownstreamAnswered"
 	case SessionEventProgress:
 		return "Progress"
+	case SessionEventRingToken:
+		return "RingToken"
 	case SessionEventCancelStepUnanswered:
 		return "CancelStepUnanswered"
 	case SessionEventCancelStepAnswered:
@@ -229,6 +233,7 @@ const (
 	SessionEffectSupersedeOlder
 	SessionEffectTakeInput
 	SessionEffectTakeProgress
+	SessionEffectTakeRing
 	SessionEffectUnwind
 	SessionEffectViolate
 )
@@ -256,6 +261,7 @@ func SessionEffects() []SessionEffect {
 		SessionEffectSupersedeOlder,
 		SessionEffectTakeInput,
 		SessionEffectTakeProgress,
+		SessionEffectTakeRing,
 		SessionEffectUnwind,
 		SessionEffectViolate,
 	}
@@ -304,6 +310,8 @@ func (e SessionEffect) String() string {
 		return "take_input"
 	case SessionEffectTakeProgress:
 		return "take_progress"
+	case SessionEffectTakeRing:
+		return "take_ring"
 	case SessionEffectUnwind:
 		return "unwind"
 	case SessionEffectViolate:
@@ -324,7 +332,7 @@ type SessionRow struct {
 
 // SessionTransition looks up what event does in state. A state or event that the table does not know is impossible.
 func SessionTransition(state SessionState, event SessionEvent) SessionRow {
-	const events = 31
+	const events = 32
 	if state < 1 || state > 7 || event < 1 || event > events {
 		return SessionRow{State: state, Event: event, Outcome: OutcomeImpossible, Next: state, Error: workerpb.ErrorCode_ERROR_CODE_INTERNAL}
 	}
@@ -348,6 +356,7 @@ var sessionTable = [...]SessionRow{
 	{SessionNone, SessionEventStepFailedDownstreamUnanswered, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventStepFailedDownstreamAnswered, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventProgress, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionNone, SessionEventRingToken, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionNone, SessionEventCancelStepUnanswered, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectRefuseStream}},
 	{SessionNone, SessionEventCancelStepAnswered, OutcomeRefused, SessionNone, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectRefuseStream}},
 	{SessionNone, SessionEventUnwound, OutcomeImpossible, SessionNone, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
@@ -379,6 +388,7 @@ var sessionTable = [...]SessionRow{
 	{SessionOpening, SessionEventStepFailedDownstreamUnanswered, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionOpening, SessionEventStepFailedDownstreamAnswered, OutcomeImpossible, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionOpening, SessionEventProgress, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectViolate}},
+	{SessionOpening, SessionEventRingToken, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionOpening, SessionEventCancelStepUnanswered, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectViolate}},
 	{SessionOpening, SessionEventCancelStepAnswered, OutcomeRefused, SessionOpening, workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION, []SessionEffect{SessionEffectViolate}},
 	{SessionOpening, SessionEventUnwound, OutcomeNext, SessionOpening, 0, []SessionEffect{SessionEffectGoOnOpening}},
@@ -410,6 +420,7 @@ var sessionTable = [...]SessionRow{
 	{SessionActive, SessionEventStepFailedDownstreamUnanswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectUnwind}},
 	{SessionActive, SessionEventStepFailedDownstreamAnswered, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionActive, SessionEventProgress, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectTakeProgress}},
+	{SessionActive, SessionEventRingToken, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectTakeRing}},
 	{SessionActive, SessionEventCancelStepUnanswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectUnwind}},
 	{SessionActive, SessionEventCancelStepAnswered, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionActive, SessionEventUnwound, OutcomeImpossible, SessionActive, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
@@ -441,6 +452,7 @@ var sessionTable = [...]SessionRow{
 	{SessionUnwinding, SessionEventStepFailedDownstreamUnanswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectUnwind}},
 	{SessionUnwinding, SessionEventStepFailedDownstreamAnswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionUnwinding, SessionEventProgress, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectTakeProgress}},
+	{SessionUnwinding, SessionEventRingToken, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectTakeRing}},
 	{SessionUnwinding, SessionEventCancelStepUnanswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectUnwind}},
 	{SessionUnwinding, SessionEventCancelStepAnswered, OutcomeNext, SessionUnwinding, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionUnwinding, SessionEventUnwound, OutcomeNext, SessionActive, 0, []SessionEffect{SessionEffectGoOn}},
@@ -472,6 +484,7 @@ var sessionTable = [...]SessionRow{
 	{SessionClosing, SessionEventStepFailedDownstreamUnanswered, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosing, SessionEventStepFailedDownstreamAnswered, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosing, SessionEventProgress, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
+	{SessionClosing, SessionEventRingToken, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosing, SessionEventCancelStepUnanswered, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosing, SessionEventCancelStepAnswered, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
 	{SessionClosing, SessionEventUnwound, OutcomeNext, SessionClosing, 0, []SessionEffect{SessionEffectIgnore}},
@@ -503,6 +516,7 @@ var sessionTable = [...]SessionRow{
 	{SessionLingering, SessionEventStepFailedDownstreamUnanswered, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventStepFailedDownstreamAnswered, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventProgress, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionLingering, SessionEventRingToken, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventCancelStepUnanswered, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventCancelStepAnswered, OutcomeImpossible, SessionLingering, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionLingering, SessionEventUnwound, OutcomeNext, SessionLingering, 0, []SessionEffect{SessionEffectIgnore}},
@@ -534,6 +548,7 @@ var sessionTable = [...]SessionRow{
 	{SessionClosed, SessionEventStepFailedDownstreamUnanswered, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventStepFailedDownstreamAnswered, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventProgress, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
+	{SessionClosed, SessionEventRingToken, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventCancelStepUnanswered, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventCancelStepAnswered, OutcomeImpossible, SessionClosed, workerpb.ErrorCode_ERROR_CODE_INTERNAL, []SessionEffect{SessionEffectCountImpossible}},
 	{SessionClosed, SessionEventUnwound, OutcomeNext, SessionClosed, 0, []SessionEffect{SessionEffectIgnore}},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"strconv"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
@@ -59,12 +61,24 @@ func newDialer(cfg config.Config, metrics *telemetry.Metrics, log *slog.Logger) 
 	return chain.New(chain.Options{Policy: policy, Dial: o, Observer: metrics}), nil
 }
 
-func newDirectory(cfg config.Config, dialer *chain.Dialer, metrics *telemetry.Metrics, log *slog.Logger) *live.Directory {
+func newDirectory(cfg config.Config, at net.Addr, dialer *chain.Dialer, metrics *telemetry.Metrics, log *slog.Logger) *live.Directory {
 	return live.New(live.Options{
 		WorkerID: cfg.WorkerID, Revisions: revisions, Limits: limitsOf(cfg), WindowBytes: cfg.WindowWorkerBytes,
 		BatchTokens: int(cfg.Batch), Deterministic: cfg.Deterministic, Chained: len(cfg.ChainAllow) > 0,
-		Dialer: dialer, Log: log, Observer: metrics,
+		Ring: ringOf(cfg, at), Dialer: dialer, Log: log, Observer: metrics,
 	})
+}
+
+// ringOf is where tails are told to reach this worker, which listens at an address; "": nowhere.
+func ringOf(cfg config.Config, at net.Addr) string {
+	host, port, err := net.SplitHostPort(cfg.RingAdvertise)
+	if err != nil {
+		return "" // it is empty; config has checked any other
+	}
+	if tcp, ok := at.(*net.TCPAddr); ok && port == "0" {
+		port = strconv.Itoa(tcp.Port)
+	}
+	return net.JoinHostPort(host, port)
 }
 
 func limitsOf(cfg config.Config) session.Limits {

@@ -94,7 +94,7 @@ func (w *worker) build(source shard.Source) (err error) {
 		w.access.close()
 		return err
 	}
-	directory := newDirectory(w.cfg, w.dialer, metrics, w.log)
+	directory := newDirectory(w.cfg, w.address.Addr(), w.dialer, metrics, w.log)
 	w.shard = shard.New(shard.Options{
 		Residents: residents{directory, metrics}, Log: w.log, Observer: metrics, Drain: w.cfg.Drain,
 		ProbeInterval: w.cfg.ProbeInterval, ProbeTimeout: w.cfg.ProbeTimeout, Request: requestOf(w.cfg),

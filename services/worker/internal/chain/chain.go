@@ -1,5 +1,5 @@
-// Package chain is the downstream side of a worker: whom it may dial, the connections that sessions share, and the link of
-// one session to its next hop.
+// Package chain is the dialling side of a worker: whom it may dial, the connections that sessions share, the link of one
+// session to its next hop, and the ring from a session's tail to its head.
 //
 // A Link carries messages and says how it ended; what they mean is the business of package session. Nothing here waits on
 // behalf of a caller: every method returns at once, and what happens later is told to the Handler.
@@ -29,6 +29,7 @@ const (
 // Observer hears what happens, for metrics. Its methods return at once.
 type Observer interface {
 	Dial(outcome string)
+	RingDial(outcome string)
 	RoundTrip(time.Duration)
 }
 
@@ -191,12 +192,20 @@ func (c *shared) measure(ctx context.Context) time.Duration {
 }
 
 func (d *Dialer) observe(err error) {
-	if d.options.Observer == nil {
-		return
+	if o := d.options.Observer; o != nil {
+		o.Dial(outcomeOf(err))
 	}
-	outcome := "OK"
-	if err != nil {
-		outcome = fault.Name(fault.Of(err).Code)
+}
+
+func (d *Dialer) observeRing(err error) {
+	if o := d.options.Observer; o != nil {
+		o.RingDial(outcomeOf(err))
 	}
-	d.options.Observer.Dial(outcome)
+}
+
+func outcomeOf(err error) string {
+	if err == nil {
+		return "OK"
+	}
+	return fault.Name(fault.Of(err).Code)
 }

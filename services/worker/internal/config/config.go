@@ -41,6 +41,8 @@ type Config struct {
 
 	ChainAllow []string // HOST:PORT or NETWORK:PORT, PORT may be *, =SAN may follow; empty: the worker dials nobody
 
+	RingAdvertise string // HOST:PORT where the tails of routes whose head this is reach it; port 0: that of Listen; empty: no ring
+
 	WindowSteps       uint32 // first window of a session
 	WindowBytes       uint64
 	WindowWorkerBytes uint64 // sum of all windows

@@ -99,6 +99,8 @@ func networkOptions() []option {
 			value: func(c *Config) value { return (*text)(&c.Admin) }, legal: func(c Config) string { return address(c.Admin) }},
 		{key: "chain.allow", group: groupNetwork, kind: "LIST", usage: "next hops that this worker may dial, as 10.1.0.0/16:7711,10.2.0.7:*; =SAN behind an entry is what the hop's certificate must name; none: it dials nobody",
 			value: func(c *Config) value { return (*list)(&c.ChainAllow) }, legal: func(c Config) string { return allowFault(c.ChainAllow) }},
+		{key: "ring.advertise", group: groupNetwork, kind: "HOST:PORT", usage: "where the last hop of a route reaches this worker when it is the first, to bring each token a trip over the chain earlier; port 0 is that of --listen; none: tokens come up the chain alone",
+			value: func(c *Config) value { return (*text)(&c.RingAdvertise) }, legal: func(c Config) string { return advertiseFault(c.RingAdvertise) }},
 		{key: "insecure", group: groupNetwork, usage: "listen on a non-loopback address although peers prove nothing",
 			value: func(c *Config) value { return (*toggle)(&c.Insecure) }},
 		{key: "keepalive", group: groupNetwork, kind: "TIME", usage: "interval of keepalives on links",

@@ -173,6 +173,17 @@ func addressFault(address string) string {
 	return unless(err == nil, legal)
 }
 
+// advertiseFault returns "" or what would be legal for an address that others are told; empty is none.
+func advertiseFault(address string) string {
+	const legal = "HOST:PORT as others reach it, as 10.0.0.7:7711; no wildcard address"
+	if address == "" {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(address)
+	ip, _ := netip.ParseAddr(host)
+	return unless(err == nil && host != "" && !ip.IsUnspecified() && addressFault(address) == "" && len(address) <= 255, legal)
+}
+
 // loopback says whether only this machine reaches the address.
 func loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)

@@ -20,6 +20,7 @@ var operations = map[string]auth.Operation{
 	workerpb.WorkerService_ServiceDesc.ServiceName:              auth.Observe,
 	workerpb.ShardService_ServiceDesc.ServiceName:               auth.Admin,
 	workerpb.TextService_ServiceDesc.ServiceName:                auth.Text,
+	workerpb.RingService_ServiceDesc.ServiceName:                auth.Chain,
 	grpc_reflection_v1.ServerReflection_ServiceDesc.ServiceName: auth.Observe,
 	"grpc.reflection.v1alpha.ServerReflection":                  auth.Observe,
 }

@@ -21,11 +21,11 @@ func (s *Server) Capability() *workerpb.Capability {
 	}
 	l := status.Loaded
 	if l == nil {
-		c.Features = o.Directory.Features(engine.Capabilities{})
+		c.Features = o.Directory.Features(engine.Capabilities{}, nil)
 		return c
 	}
 	able := l.Engine.Capabilities()
-	c.Features = o.Directory.Features(able)
+	c.Features = o.Directory.Features(able, &l.Info)
 	c.Shard = shardOf(c.Shard.GetState(), l)
 	c.Cache = &workerpb.CacheAbility{
 		Truncate: workerpb.TruncateAbility(l.Info.Cache.Truncate), Copy: workerpb.CopyAbility(l.Info.Cache.Copy),

@@ -50,6 +50,8 @@ type setting struct {
 	sendWait time.Duration
 	guard    *guard // nil: everybody may do everything
 	options  func(*rpc.Options)
+	observer live.Observer
+	ring     func(own string) string // where tails are told to reach a worker, from where it listens; nil: nowhere
 }
 
 // start makes a worker ready.
@@ -79,10 +81,14 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 	w := &worker{address: listener.Addr().String(), layers: layers, dialer: chain.New(chain.Options{Policy: policy, Dial: dial.Default()})}
 	id := fmt.Sprintf("w%d", layers.First)
 	revisions := session.Revisions{Min: 1, Max: 1}
-	w.dir = live.New(live.Options{
+	directory := live.Options{
 		WorkerID: id, Revisions: revisions, Limits: limits, WindowBytes: 1 << 30, BatchTokens: 64, Chained: true,
-		Dialer: w.dialer, Log: discard,
-	})
+		Dialer: w.dialer, Log: discard, Observer: s.observer,
+	}
+	if s.ring != nil {
+		directory.Ring = s.ring(w.address)
+	}
+	w.dir = live.New(directory)
 	w.shard = shard.New(shard.Options{
 		Residents: w.dir, ProbeInterval: time.Hour, ProbeTimeout: time.Second, Drain: time.Minute, Log: discard,
 		Request: engine.LoadRequest{ContextLimit: 256, Sessions: s.sessions, BatchTokens: 64, MicroBatch: 64, Threads: 1, CacheType: "f32"},

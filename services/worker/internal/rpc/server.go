@@ -102,6 +102,7 @@ func New(options Options, more ...grpc.ServerOption) *Server {
 	workerpb.RegisterWorkerServiceServer(s.grpc, &workerService{server: s})
 	workerpb.RegisterShardServiceServer(s.grpc, &shardService{server: s})
 	workerpb.RegisterTextServiceServer(s.grpc, &textService{server: s})
+	workerpb.RegisterRingServiceServer(s.grpc, &ringService{server: s})
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
 	if options.Guard == nil || options.Reflection {
 		reflection.Register(s.grpc)

@@ -141,23 +141,36 @@ func (c *Core) tokenBelow(t *workerpb.Token) {
 		c.wrong("hop %s sent token %d of step %d, the next one is %d", c.nextAddress(), t.GetIndex(), s.id, s.sampled)
 		return
 	}
-	c.tokenUp(s, t)
 	r := s.run
-	if r == nil || s.state != tables.StepForwarded {
+	rung := r != nil && t.GetIndex() < uint32(len(r.known))
+	if rung && r.known[t.GetIndex()] != t.GetId() {
+		c.twoIDs(s, t.GetIndex(), t.GetId())
 		return
 	}
-	r.index, r.gapTo = s.sampled, time.Time{}
+	c.tokenUp(s, t)
 	switch {
-	case !c.place.first:
+	case r == nil || s.state != tables.StepForwarded || rung:
+	case c.place.first:
+		c.goOnWith(s, t.GetIndex(), t.GetId(), t.GetLast())
+	case t.GetIndex() == r.begun: // not one that an Iteration proved meanwhile
+		r.gapTo = time.Time{}
 		if r.stopped {
 			r.gapTo = c.waitBelow(r.gap)
 		}
+	}
+}
+
+// goOnWith takes a run's next token at the head, whichever way it came, and begins the next iteration unless the run ends.
+func (c *Core) goOnWith(s *step, index, id uint32, last bool) {
+	r := s.run
+	r.known, r.gapTo = append(r.known, id), time.Time{}
+	switch {
 	case r.stopped:
 		c.tellStopped(s)
-	case t.GetLast() || r.index >= r.max:
+	case last || index+1 >= r.max:
 		r.gapTo = c.waitBelow(r.gap)
 	default:
-		r.next = &iteration{index: t.GetIndex(), token: t.GetId()}
+		r.next = &iteration{index: index, token: id}
 		r.gapTo = c.now.Add(r.gap)
 	}
 }

@@ -133,6 +133,9 @@ func checkChained(h *Hop, o *workerpb.Open) *fault.Error {
 	if o.GetEgress() == workerpb.Egress_EGRESS_RETURN {
 		return malformed("open.egress", "FORWARD when passed on by a hop")
 	}
+	if o.GetRing() != nil && !addressable(o.GetRing().GetAddress()) {
+		return malformed("open.ring.address", "HOST:PORT of 1 to 261 bytes")
+	}
 	return nil
 }
 

@@ -63,6 +63,7 @@ type cause struct {
 	window   uint64 // bytes, with open
 	request  *workerpb.SessionRequest
 	response *workerpb.SessionResponse
+	rung     *workerpb.RingToken
 	step     *step
 	cancel   *workerpb.CancelStep
 }
@@ -148,6 +149,13 @@ func (c *Core) UpstreamEnded(now time.Time) []Effect {
 func (c *Core) Downstream(now time.Time, m *workerpb.SessionResponse) []Effect {
 	c.begin(now)
 	c.answer(m)
+	return c.finish()
+}
+
+// Ring is a token by the ring of the present attempt.
+func (c *Core) Ring(now time.Time, t *workerpb.RingToken) []Effect {
+	c.begin(now)
+	c.fire(tables.SessionEventRingToken, cause{rung: t})
 	return c.finish()
 }
 
@@ -305,6 +313,8 @@ func (c *Core) do(effect tables.SessionEffect, why cause) {
 		c.takeInput(why.request)
 	case tables.SessionEffectTakeProgress:
 		c.takeProgress(why.response)
+	case tables.SessionEffectTakeRing:
+		c.takeRing(why.rung)
 	case tables.SessionEffectSendResult:
 		c.sendResult(why.step)
 	case tables.SessionEffectUnwind:

@@ -29,6 +29,15 @@ type (
 		Message *workerpb.SessionRequest
 		Control bool
 	}
+	// DialRing opens the ring to the head, beside everything else. How that goes is nobody's matter.
+	DialRing struct {
+		Address string
+		Hello   *workerpb.RingHello
+	}
+	// RingOut sends a token by the ring, if there is one.
+	RingOut struct{ Token *workerpb.RingToken }
+	// RungFirst says that a token came by the ring before it came up the chain.
+	RungFirst struct{}
 	// HangUp ends the link to the next hop at once.
 	HangUp struct{}
 	// Submit gives the engine work. A session has at most one Work at a time, except that a WorkRelease may follow one
@@ -52,6 +61,9 @@ func (Attach) effect()     {}
 func (Refuse) effect()     {}
 func (Dial) effect()       {}
 func (Down) effect()       {}
+func (DialRing) effect()   {}
+func (RingOut) effect()    {}
+func (RungFirst) effect()  {}
 func (HangUp) effect()     {}
 func (Submit) effect()     {}
 func (StopWork) effect()   {}

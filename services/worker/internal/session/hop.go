@@ -19,6 +19,7 @@ type Hop struct {
 	Revisions   Revisions
 	Features    []*workerpb.Feature // each with its status here
 	Limits      Limits
+	Ring        string // HOST:PORT where a tail reaches this worker as head; empty: it offers no ring
 }
 
 // Revisions is the inclusive range that a hop speaks, 1 ≤ Min ≤ Max.

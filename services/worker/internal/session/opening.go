@@ -160,7 +160,7 @@ func (c *Core) openBelow(length uint32, reach []engine.Span) *workerpb.Open {
 		SessionId: o.GetSessionId(), SessionKey: o.GetSessionKey(), Attempt: o.GetAttempt(),
 		Revisions: narrow(c.hop, o.GetRevisions()), Needs: o.GetNeeds(),
 		Expect: expect, ContextTokens: o.GetContextTokens(), Egress: o.GetEgress(), Route: o.GetRoute()[1:], Receive: o.GetReceive(),
-		Linger: o.GetLinger(), Budget: clampBudget(c.budgetBelow()), OnBehalfOf: o.GetOnBehalfOf(),
+		Linger: o.GetLinger(), Budget: clampBudget(c.budgetBelow()), OnBehalfOf: o.GetOnBehalfOf(), Ring: c.ringBelow(),
 		Held: &workerpb.CacheState{Length: proto.Uint32(length), ChainHash: c.cache.hash(length), Reach: spansOf(reach)},
 	}
 }
@@ -225,6 +225,7 @@ func (c *Core) sendOpened() {
 	c.flow = newFlow(o, c.opening.below, c.open.GetReceive())
 	c.opened, c.openDeadline = o, time.Time{}
 	c.up(&workerpb.SessionResponse{Kind: &workerpb.SessionResponse_Opened{Opened: o}})
+	c.joinRing()
 }
 
 func (c *Core) ability() *workerpb.CacheAbility {

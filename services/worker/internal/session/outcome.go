@@ -189,6 +189,7 @@ func (c *Core) sampled(s *step, t *engine.Sample, last bool) {
 	}
 	c.usage.sampled++
 	c.tokenUp(s, m)
+	c.duplicate(s, m)
 }
 
 // tokenUp counts a token that goes up.
@@ -204,7 +205,6 @@ func (c *Core) drawn(s *step, t *engine.Sample) (ended bool) {
 	s.finish = r.finish(t, s.sampled+1)
 	ended = s.finish != workerpb.Finish_FINISH_DONE
 	c.sampled(s, t, ended)
-	r.index = s.sampled
 	if ended {
 		return true
 	}

@@ -136,6 +136,13 @@ func (s *stage) command(words []string) {
 		s.send(&workerpb.SessionRequest{Kind: &workerpb.SessionRequest_ReceiveCredit{ReceiveCredit: &workerpb.ReceiveCredit{Tokens: proto.Uint32(n[1])}}})
 	case "close":
 		s.send(closing())
+	case "ring": // on, before open
+		s.hops[0].hop.Ring = "w0:7000"
+	case "forge": // what the ring brings next is another id
+		if len(s.rung) > 0 {
+			s.rung[0] = proto.CloneOf(s.rung[0])
+			s.rung[0].Id = proto.Uint32(n[1])
+		}
 	case "wait":
 		d, err := time.ParseDuration(words[1])
 		if err != nil {
@@ -192,6 +199,10 @@ func (s *stage) command(words []string) {
 func (s *stage) move(what string, hop int, text string) {
 	n := s.hops[hop]
 	switch what {
+	case "ring":
+		if len(s.rung) > 0 {
+			s.deliverRing()
+		}
 	case "engine":
 		if len(n.work) > 0 {
 			s.compute(n)

@@ -31,6 +31,10 @@ type world struct {
 	ended   []*fault.Error // how streams to the driver ended; nil entries are OK
 	skew    bool           // CancelStep may overtake, or not
 	express bool           // control overtakes always
+
+	hello *workerpb.RingHello   // of the ring; nil: there is none
+	rung  []*workerpb.RingToken // under way on it
+	first int                   // tokens that it brought first
 }
 
 // node is one hop: its core, its engine, and the link into it.
@@ -134,7 +138,21 @@ func (w *world) moves() []move {
 			all = append(all, move{fmt.Sprintf("end %d", i), func() { w.linkEnds(n) }})
 		}
 	}
+	if len(w.rung) > 0 {
+		all = append(all, move{"ring", w.deliverRing})
+	}
 	return all
+}
+
+// deliverRing brings a token by the ring to the head, unless the ring is not the head's present one.
+func (w *world) deliverRing() {
+	m, head := w.rung[0], w.hops[0]
+	w.rung = w.rung[1:]
+	if head.core.MayRing(w.hello) != nil {
+		return
+	}
+	w.note("%d)0 ring: token %d of step %d is %d", len(w.hops)-1, m.GetIndex(), m.GetStepId(), m.GetId())
+	w.apply(head, head.core.Ring(w.now, m))
 }
 
 // settle lets everything happen, the earliest possible first, until nothing can.
@@ -303,6 +321,14 @@ func (w *world) apply(n *node, effects []session.Effect) {
 			} else {
 				next.down = append(next.down, m)
 			}
+		case session.DialRing:
+			w.hello, w.rung = e.Hello, nil
+		case session.RingOut:
+			if w.hello != nil {
+				w.rung = append(w.rung, e.Token)
+			}
+		case session.RungFirst:
+			w.first++
 		case session.HangUp:
 			w.hangUp(w.hops[n.index+1])
 		case session.Submit:

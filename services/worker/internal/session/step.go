@@ -49,8 +49,8 @@ type run struct {
 	stops   []uint32
 	anyEnd  bool // end-of-generation ids end it
 	gap     time.Duration
-	index   uint32     // of the next token that is to be sampled, or is to pass here
 	begun   uint32     // iterations that were taken in
+	known   []uint32   // ids by index, from whichever brought them first; at the head
 	next    *iteration // what is to be evaluated next
 	now     *iteration // what the engine evaluates, or did last
 	stopped bool       // a person pressed stop

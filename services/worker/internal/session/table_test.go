@@ -123,6 +123,7 @@ var inputs = map[tables.SessionEvent]func(*bench){
 	tables.SessionEventStep:                           func(b *bench) { b.take(b.n.core.Upstream(b.now, prefill(2, 1, 2, 12))) },
 	tables.SessionEventInput:                          func(b *bench) { b.take(b.n.core.Upstream(b.now, credit())) },
 	tables.SessionEventProgress:                       func(b *bench) { b.take(b.n.core.Downstream(b.now, creditBelow())) },
+	tables.SessionEventRingToken:                      func(b *bench) { b.take(b.n.core.Ring(b.now, &workerpb.RingToken{StepId: 1})) },
 	tables.SessionEventCancelStepUnanswered:           func(b *bench) { b.take(b.n.core.Upstream(b.now, cancel(1, 1, true))) },
 	tables.SessionEventCancelStepAnswered:             func(b *bench) { b.take(b.n.core.Upstream(b.now, cancel(7, 7, true))) },
 	tables.SessionEventStepFailedDownstreamUnanswered: func(b *bench) { b.take(b.n.core.Downstream(b.now, b.failedBelow(1))) },

@@ -33,6 +33,8 @@ type Metrics struct {
 	queued       prometheus.Gauge
 	dials        *prometheus.CounterVec
 	roundTrip    prometheus.Histogram
+	ringDials    *prometheus.CounterVec
+	rungFirst    prometheus.Counter
 	engineSource atomic.Pointer[func() engine.Metrics]
 }
 
@@ -71,6 +73,8 @@ func (m *Metrics) sessionMetrics() {
 	m.batchShared = m.counter("batch_shared_rows_total", "Tokens that ran in one native call with another session's.")
 	m.queued = m.newGauge("queued_steps", "Steps that wait for the engine now.")
 	m.dials = m.counters("downstream_dials_total", "Attempts to reach a next hop, by OK or the error's code.", "outcome")
+	m.ringDials = m.counters("ring_dials_total", "Attempts to reach a head by the ring, by OK or the error's code.", "outcome")
+	m.rungFirst = m.counter("ring_first_tokens_total", "Tokens that reached this head by the ring before they did by the chain.")
 	m.roundTrip = m.histogram("downstream_round_trip_seconds", "Measured round trips to next hops.", fine)
 }
 
@@ -160,3 +164,9 @@ func (m *Metrics) Dial(outcome string) { m.dials.WithLabelValues(outcome).Inc() 
 
 // RoundTrip notes a measured round trip to a next hop.
 func (m *Metrics) RoundTrip(d time.Duration) { m.roundTrip.Observe(d.Seconds()) }
+
+// RingDial counts an attempt to reach a head by the ring. outcome is OK or the error's code.
+func (m *Metrics) RingDial(outcome string) { m.ringDials.WithLabelValues(outcome).Inc() }
+
+// RungFirst counts a token that the ring brought before the chain did.
+func (m *Metrics) RungFirst() { m.rungFirst.Inc() }

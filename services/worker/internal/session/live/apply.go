@@ -28,6 +28,14 @@ func (s *Session) apply(effects []session.Effect) (failed []session.Outcome) {
 			if s.link != nil && !s.link.Send(e.Message, e.Control) {
 				slow = true
 			}
+		case session.DialRing:
+			s.tokens = s.directory.options.Dialer.Ring(e.Address, e.Hello)
+		case session.RingOut:
+			if s.tokens != nil {
+				s.tokens.Send(e.Token)
+			}
+		case session.RungFirst:
+			s.rungFirst()
 		case session.HangUp:
 			s.hangUp()
 		case session.Submit:
@@ -85,7 +93,7 @@ func (s *Session) endUp(err *fault.Error) {
 	}
 	if s.upstream != nil {
 		s.upstream.finish(err)
-		s.upstream = nil
+		s.detach()
 	}
 }
 

@@ -32,6 +32,7 @@ type Observer interface {
 	SessionClosed(reason string)
 	Error(code string)
 	Impossible(table, state, event string)
+	RungFirst()
 }
 
 // Options are what a directory needs to know. All are required but Observer.
@@ -42,7 +43,8 @@ type Options struct {
 	WindowBytes   uint64 // sum of all windows
 	BatchTokens   int    // most rows of one native call
 	Deterministic bool
-	Chained       bool // chain.allow lists something
+	Chained       bool   // chain.allow lists something
+	Ring          string // HOST:PORT where a tail reaches this worker as head; empty: it offers no ring
 	Dialer        *chain.Dialer
 	Log           *slog.Logger
 	Observer      Observer
@@ -85,8 +87,8 @@ var _ shard.Residents = (*Directory)(nil)
 // Settle takes a fresh engine into service.
 func (d *Directory) Settle(l shard.Loaded) {
 	hop := &session.Hop{
-		WorkerID: d.options.WorkerID, Instance: l.Instance, Fingerprint: l.Fingerprint, Shard: l.Info,
-		Revisions: d.options.Revisions, Limits: d.options.Limits, Features: d.Features(l.Engine.Capabilities()),
+		WorkerID: d.options.WorkerID, Instance: l.Instance, Fingerprint: l.Fingerprint, Shard: l.Info, Ring: d.options.Ring,
+		Revisions: d.options.Revisions, Limits: d.options.Limits, Features: d.Features(l.Engine.Capabilities(), &l.Info),
 	}
 	scheduler := batch.New(l.Engine, batch.Options{
 		Tokens: d.options.BatchTokens, Deterministic: d.options.Deterministic, Limit: 4096, Observer: d.options.Observer, Lost: l.Lost,
@@ -157,8 +159,8 @@ func (d *Directory) all() []*Session {
 	return all
 }
 
-// Features are what a worker with this engine can do.
-func (d *Directory) Features(c engine.Capabilities) []*workerpb.Feature {
+// Features are what a worker with this engine and this shard can do; nil: it holds none.
+func (d *Directory) Features(c engine.Capabilities, held *engine.ShardInfo) []*workerpb.Feature {
 	on := func(name string) *workerpb.Feature {
 		return &workerpb.Feature{Name: name, Status: workerpb.FeatureStatus_FEATURE_STATUS_ON}
 	}
@@ -170,9 +172,12 @@ func (d *Directory) Features(c engine.Capabilities) []*workerpb.Feature {
 	if !d.options.Chained {
 		chained = not("chain", off, "chain.allow of this worker lists nobody")
 	}
+	ring := on("ring")
+	if why := d.ringless(held); why != "" {
+		ring = not("ring", off, why)
+	}
 	list := []*workerpb.Feature{
-		on("session"), chained, on("hub"), on("text.tokenize"),
-		not("ring", off, "this version sends tokens up the chain alone"),
+		on("session"), chained, on("hub"), on("text.tokenize"), ring,
 		not("text.chat", off, "this version renders no chat templates"),
 		not("cache.prefix", off, "this version keeps no prefixes"),
 		not("cache.marks", off, "this version goes back only where the engine's cache can"),
@@ -182,6 +187,18 @@ func (d *Directory) Features(c engine.Capabilities) []*workerpb.Feature {
 		list = append(list, not(name, kept, "no revision says what it means"))
 	}
 	return list
+}
+
+// ringless says why a worker with this shard cannot do its part of a ring; "": it can. A head is dialled, a tail dials, and a
+// hop between them hands on where to.
+func (d *Directory) ringless(held *engine.ShardInfo) string {
+	switch {
+	case (held == nil || held.Head()) && d.options.Ring == "":
+		return "ring.advertise of this worker is empty"
+	case held != nil && !held.Head() && held.Tail() && !d.options.Chained:
+		return "chain.allow of this worker lists nobody"
+	}
+	return ""
 }
 
 // engineFeature is what the engine says about one of its features.
@@ -205,3 +222,4 @@ func (deaf) SessionOpened()                    {}
 func (deaf) SessionClosed(string)              {}
 func (deaf) Error(string)                      {}
 func (deaf) Impossible(string, string, string) {}
+func (deaf) RungFirst()                        {}

@@ -27,6 +27,8 @@ type Session struct {
 	offering  *Upstream   // whose message is in hand
 	link      *chain.Link // to the next hop; nil: none
 	address   string      // of the next hop
+	rung      *Ring       // from the tail, where this hop is the head; nil: none
+	tokens    *chain.Ring // to the head, where this hop is the tail; nil: none
 	window    uint64      // bytes taken for the present attempt
 	offered   uint64      // bytes taken for the Open in hand
 	lingering time.Time   // since when; zero: not
@@ -73,7 +75,7 @@ func (s *Session) broken(p any) {
 			s.directory.Refuse(u, fault.New(workerpb.ErrorCode_ERROR_CODE_INTERNAL, "session %v", s.id))
 		}
 	}
-	s.upstream = nil
+	s.detach()
 	s.residence.scheduler.Cancel(s.id)
 	_ = s.residence.scheduler.Submit(&batch.Job{Kind: batch.Release, Session: s.id}) // refused when nothing is left to release
 	s.directory.freeWindow(s.window)
@@ -146,7 +148,7 @@ func (s *Session) upstreamEnded(u *Upstream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.upstream == u {
-		s.upstream = nil
+		s.detach()
 		s.do(s.core.UpstreamEnded)
 	}
 }
