@@ -23,7 +23,7 @@ func Cases() []Case {
 	for _, group := range [][]Case{
 		capabilityCases(), healthCases(), promiseCases(), strictCases(), openCases(), routeCases(), attemptCases(), orderCases(),
 		stepCases(), fenceCases(), decodeCases(), generateCases(), samplingCases(), cancelCases(), flowCases(), timeCases(), cacheCases(),
-		endCases(), textCases(), hubCases(), peerCases(), shardCases(), lifecycleCases(),
+		endCases(), textCases(), hubCases(), peerCases(), ringCases(), shardCases(), lifecycleCases(),
 	} {
 		all = append(all, group...)
 	}

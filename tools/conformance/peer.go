@@ -19,12 +19,14 @@ import (
 // what it makes of every answer, can be seen. It belongs to one target and serves one case at a time.
 type Peer struct {
 	workerpb.UnimplementedWorkerServiceServer
+	workerpb.UnimplementedRingServiceServer
 	Address string
 	server  *grpc.Server
 	served  chan struct{}
 
 	mu      sync.Mutex
-	waiting chan *below // of the case at work; nil: streams are refused
+	waiting chan *below  // of the case at work; nil: streams are refused
+	rings   chan *ringIn // the same for rings
 }
 
 // Listen starts a peer at an address that the target can reach, as 127.0.0.1:0; options say its TLS.
@@ -35,6 +37,7 @@ func Listen(address string, options ...grpc.ServerOption) (*Peer, error) {
 	}
 	p := &Peer{Address: listener.Addr().String(), server: grpc.NewServer(options...), served: make(chan struct{})}
 	workerpb.RegisterWorkerServiceServer(p.server, p)
+	workerpb.RegisterRingServiceServer(p.server, p)
 	go func() {
 		defer close(p.served)
 		_ = p.server.Serve(listener) // ends with Close
@@ -77,6 +80,52 @@ func (p *Peer) Session(stream grpc.BidiStreamingServer[workerpb.SessionRequest, 
 		return cause
 	}
 	return nil
+}
+
+// ringIn is a ring from the target to the peer, seen by the peer.
+type ringIn struct{ in chan *workerpb.RingRequest }
+
+// expectRings makes the peer take rings for a case; nil: they are refused.
+func (p *Peer) expectRings(rings chan *ringIn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rings = rings
+}
+
+// Ring hands a ring to the case and reads it to its end.
+func (p *Peer) Ring(stream grpc.ClientStreamingServer[workerpb.RingRequest, workerpb.RingResponse]) error {
+	p.mu.Lock()
+	rings := p.rings
+	p.mu.Unlock()
+	r := &ringIn{in: make(chan *workerpb.RingRequest, 4096)}
+	defer close(r.in)
+	select {
+	case rings <- r: // a nil channel never takes it
+	default:
+		return errPeerDone
+	}
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return stream.SendAndClose(&workerpb.RingResponse{})
+		}
+		select {
+		case r.in <- m:
+		default:
+			return errPeerDone
+		}
+	}
+}
+
+// next is the next message of the ring; nil at its end.
+func (r *ringIn) next(t *T) *workerpb.RingRequest {
+	select {
+	case m := <-r.in:
+		return m
+	case <-time.After(patience):
+		t.Fatalf("nothing came by the ring for %v", patience)
+		return nil
+	}
 }
 
 // errPeerOK ends a stream of the peer with status OK.
@@ -171,8 +220,8 @@ func (b *below) state() *workerpb.CacheState {
 	}
 }
 
-// result answers a step well: the peer then holds its tokens.
-func (b *below) result(s *workerpb.Step, finish workerpb.Finish) {
+// result answers a step well: the peer then holds its tokens, and the sampled ones that were evaluated.
+func (b *below) result(s *workerpb.Step, finish workerpb.Finish, evaluated ...uint32) {
 	switch kind := s.GetKind().(type) {
 	case *workerpb.Step_Prefill:
 		b.tokens = append(b.tokens, kind.Prefill.GetTokens()...)
@@ -183,6 +232,7 @@ func (b *below) result(s *workerpb.Step, finish workerpb.Finish) {
 	case *workerpb.Step_Truncate:
 		b.tokens = b.tokens[:min(len(b.tokens), int(kind.Truncate.GetLength()))]
 	}
+	b.tokens = append(b.tokens, evaluated...)
 	b.sendResult(s.GetStepId(), finish, 0)
 }
 

@@ -56,7 +56,8 @@ func start(ctx context.Context, program string, layers ...string) (*fleet, error
 // worker starts one worker and returns its address.
 func (f *fleet) worker(ctx context.Context, program, layers string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, "--engine", "fake", "--model", model, "--layers", layers, "--listen", "127.0.0.1:0",
-		"--admin", "127.0.0.1:0", "--announce", "--exit-with-stdin", "--log-level", "error", "--chain-allow", "127.0.0.1:*")
+		"--admin", "127.0.0.1:0", "--announce", "--exit-with-stdin", "--log-level", "error", "--chain-allow", "127.0.0.1:*",
+		"--ring-advertise", "127.0.0.1:0")
 	cmd.WaitDelay = time.Second
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

@@ -126,6 +126,7 @@ func TestEveryOptionHasALegalBound(t *testing.T) {
 		{"listen", "7711", "HOST:PORT"}, {"listen", "127.0.0.1:70000", "65535"}, {"admin", "x:y", "HOST:PORT"},
 		{"admin", ":7712", "--insecure"}, {"listen", "[::]:1", "--insecure"}, {"listen", "10.0.0.1:1", "--insecure"},
 		{"chain-allow", "10.0.0.0/99:1", "NETWORK:PORT"}, {"chain-allow", "h:0", "PORT from 1"}, {"chain-allow", ":1", "HOST:PORT"},
+		{"ring-advertise", "10.0.0.7", "HOST:PORT"}, {"ring-advertise", ":7711", "HOST:PORT"}, {"ring-advertise", "0.0.0.0:7711", "wildcard"}, {"ring-advertise", "h:x", "HOST:PORT"},
 		{"tls-allow", "a=steal", "infer, chain, delegate, text, observe, admin and all"}, {"tls-allow", "a", "NAME=OPERATIONS"},
 		{"authz-address", "nowhere", "unix:PATH"}, {"authz-address", "unix:", "unix:PATH"}, {"authz-timeout", "0s", "10ms to 1m"}, {"authz-keep", "1h", "0s to 10m"},
 		{"reflection", "x", "true or false"},
