@@ -33,7 +33,7 @@ func serviceMutants() []Mutant {
 		{"capability.head-everywhere", []string{"CAP-5"}, capability, "Head: l.Info.Head(),", "Head: true,"},
 		{"capability.no-boundary", []string{"CAP-5"}, capability, "BoundaryIn: layoutOf(l.Info.BoundaryIn)", "BoundaryIn: layoutOf(nil)"},
 		{"capability.reserved-called-off", []string{"CAP-4"}, features, "list = append(list, not(name, kept,", "list = append(list, not(name, min(off, kept),"},
-		{"capability.off-without-reason", []string{"CAP-4"}, features, "not(\"ring\", off, \"this version sends tokens up the chain alone\")", "not(\"ring\", off, \"\")"},
+		{"capability.off-without-reason", []string{"CAP-4"}, features, "not(\"text.chat\", off, \"this version renders no chat templates\")", "not(\"text.chat\", off, \"\")"},
 		{"capability.feature-not-listed", []string{"CAP-4"}, features, "engineFeature(c, engine.FeatureGrammar), engineFeature", "engineFeature"},
 		{"health.probe-not-told", []string{"HLT-1"}, worker, "if status.Probed {", "if false {"},
 		{"health.sessions-not-counted", []string{"HLT-1"}, report, "proto.Uint32(open), proto.Uint32(lingering)", "proto.Uint32(0), proto.Uint32(lingering)"},

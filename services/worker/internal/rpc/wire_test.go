@@ -99,7 +99,7 @@ func (w *wire) carry(from, to net.Conn) {
 		defer from.Close()
 		defer to.Close()
 		for p := range under {
-			time.Sleep(time.Until(p.due))
+			<-time.After(time.Until(p.due)) // the delay itself, nothing is waited for
 			if _, err := to.Write(p.data); err != nil {
 				for range under { // until the reader has seen the end too
 				}
