@@ -99,7 +99,9 @@ func Run(t *testing.T, target Target) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	s := suite{target}
-	s.checkTarget(t)
+	if !t.Run("target", s.checkTarget) {
+		return
+	}
 	groups := []struct {
 		category Category
 		cases    []testCase
