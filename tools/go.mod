@@ -29,7 +29,7 @@ require (
 	github.com/distributed-gguf-runtime/dgr/libs/native v0.0.0
 	github.com/magefile/mage v1.17.2 // indirect
 	github.com/spf13/cobra v1.10.2
-	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/sys v0.50.0 // indirect
 )
 
 replace github.com/distributed-gguf-runtime/dgr/gen => ../gen

@@ -177,6 +177,43 @@ func (mr *MockShardEngineMockRecorder) Truncate(ctx, session, length interface{}
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Truncate", reflect.TypeOf((*MockShardEngine)(nil).Truncate), ctx, session, length)
 }
 
+// MockMortal is a mock of Mortal interface.
+type MockMortal struct {
+	ctrl     *gomock.Controller
+	recorder *MockMortalMockRecorder
+}
+
+// MockMortalMockRecorder is the mock recorder for MockMortal.
+type MockMortalMockRecorder struct {
+	mock *MockMortal
+}
+
+// NewMockMortal creates a new mock instance.
+func NewMockMortal(ctrl *gomock.Controller) *MockMortal {
+	mock := &MockMortal{ctrl: ctrl}
+	mock.recorder = &MockMortalMockRecorder{mock}
+	return mock
+}
+
+// EXPECT returns an object that allows the caller to indicate expected use.
+func (m *MockMortal) EXPECT() *MockMortalMockRecorder {
+	return m.recorder
+}
+
+// Lost mocks base method.
+func (m *MockMortal) Lost() <-chan struct{} {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Lost")
+	ret0, _ := ret[0].(<-chan struct{})
+	return ret0
+}
+
+// Lost indicates an expected call of Lost.
+func (mr *MockMortalMockRecorder) Lost() *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Lost", reflect.TypeOf((*MockMortal)(nil).Lost))
+}
+
 // MockTextEngine is a mock of TextEngine interface.
 type MockTextEngine struct {
 	ctrl     *gomock.Controller

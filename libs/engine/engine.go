@@ -89,6 +89,12 @@ type ShardEngine interface {
 	Close() error
 }
 
+// Mortal is what a ShardEngine also is when it can be lost while nobody calls it, as one in a process of its own.
+type Mortal interface {
+	// Lost is closed when the engine is lost, or was closed; every call then says so. It is the same channel each time.
+	Lost() <-chan struct{}
+}
+
 // TextEngine turns text into tokens and back with the vocabulary of the loaded model. Any shard of a model can: the
 // vocabulary is in the header that every shard has.
 //

@@ -4,10 +4,8 @@ package child
 
 import (
 	"context"
-	"io"
 	"net/rpc"
 	"os"
-	"os/exec"
 	"slices"
 	"sync"
 	"time"
@@ -16,38 +14,14 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/libs/engine/child/internal/wire"
 )
 
-// Options say how children are started and what is expected of them.
-type Options struct {
-	// Command makes the command whose process calls Serve. Its standard files and ExtraFiles are set by New. Required.
-	Command func() *exec.Cmd
-	// Output gets what the child prints; nil: standard error.
-	Output io.Writer
-	// Patience is how long native code may go on after its work was cancelled or closed, and how long a call that
-	// computes nothing may take. Then it counts as hung, and the process is killed. 0: 30 s.
-	Patience time.Duration
-}
-
-const defaultPatience = 30 * time.Second
-
 // Bounds of what never waits for a batch.
 const (
 	glance    = 100 * time.Millisecond // Metrics while a batch runs
 	probeTime = 60 * time.Second       // a deep probe whose context has no deadline
 )
 
-// Factory makes engines that run in processes of their own.
-func Factory(o Options) engine.Factory {
-	return func() (engine.ShardEngine, engine.TextEngine, error) {
-		e, err := New(o)
-		if err != nil {
-			return nil, nil, err
-		}
-		return e, text{e}, nil
-	}
-}
-
 // Engine is an engine.ShardEngine whose work is done by a child process. Beside what the interface says it may be lost at
-// any time; Lost tells.
+// any time: it is engine.Mortal.
 type Engine struct {
 	process  *process
 	patience time.Duration

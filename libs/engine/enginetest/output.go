@@ -26,6 +26,12 @@ func (s suite) outputCases() []testCase {
 			}})
 	}
 	return append(cases,
+		testCase{"an_empty_boundary_need_not_be_nil", func(t *testing.T) {
+			sh := s.load(t, engine.LayerRange{})
+			step := sh.step(sh.open(t, 1, 16), 0, sh.tokens(1, 4), engine.WantNone)
+			step.Boundary.Data = []byte{}
+			sh.one(t, step)
+		}},
 		testCase{"all_logits_end_with_the_last", func(t *testing.T) {
 			sh := s.load(t, engine.LayerRange{})
 			a, b := sh.open(t, 1, 16), sh.open(t, 2, 16)

@@ -6,7 +6,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -14,10 +17,33 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/libs/engine/child"
 	"github.com/distributed-gguf-runtime/dgr/libs/native/tiny"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// childVariable makes this test program the process of an engine: of a good one, or of one that is lost by its first step.
+const childVariable = "DGR_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	factory := map[string]engine.Factory{"good": New, "lost": lost}[os.Getenv(childVariable)]
+	if factory == nil {
+		goleak.VerifyTestMain(m)
+		return
+	}
+	if err := child.Serve(factory); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// apart makes engines in processes of their own.
+func apart(which string) engine.Factory {
+	return child.Factory(child.Options{Command: func() *exec.Cmd {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), childVariable+"="+which, "GGML_NO_BACKTRACE=1", "GORACE=atexit_sleep_ms=0")
+		return cmd
+	}})
+}
 
 // writeModel writes a random model and returns its path.
 func writeModel(t testing.TB, spec tiny.Spec) string {

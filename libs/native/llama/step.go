@@ -159,11 +159,12 @@ func (e *shardEngine) run(ctx context.Context, batch []engine.Step, results []en
 // gather lays the planned steps' tokens and boundaries one after the other. A single step's are taken as they lie.
 func (e *shardEngine) gather(batch []engine.Step) (tokens []engine.TokenID, boundary []float32) {
 	w := &e.scratch
+	width := int(e.native.info.boundaryIn)
 	if len(w.plan) == 1 {
 		step := &batch[w.plan[0].index]
 		tokens = step.Tokens
 		data := unsafe.Pointer(unsafe.SliceData(step.Boundary.Data))
-		if uintptr(data)%unsafe.Alignof(float32(0)) == 0 {
+		if width > 0 && uintptr(data)%unsafe.Alignof(float32(0)) == 0 {
 			return tokens, unsafe.Slice((*float32)(data), len(step.Boundary.Data)/4)
 		}
 	} else {
@@ -173,7 +174,6 @@ func (e *shardEngine) gather(batch []engine.Step) (tokens []engine.TokenID, boun
 		}
 		tokens = w.tokens
 	}
-	width := int(e.native.info.boundaryIn)
 	if width == 0 {
 		return tokens, nil
 	}

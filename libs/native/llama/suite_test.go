@@ -16,16 +16,23 @@ import (
 
 // TestSuite runs the contract's suite on each architecture.
 func TestSuite(t *testing.T) {
-	endOfAnswer := engine.TokenID(2) // </s> of package tiny
 	for _, arch := range tiny.Archs() {
-		t.Run(arch, func(t *testing.T) {
-			path := writeModel(t, spec(t, arch))
-			enginetest.Run(t, enginetest.Target{
-				Factory: New, Request: request(path), BadLoads: badLoads(t, path), EndOfGeneration: &endOfAnswer, Lost: lost,
-				// batches of other shapes take other paths through the kernels
-				Tolerance: 2e-3,
-			})
-		})
+		t.Run(arch, func(t *testing.T) { enginetest.Run(t, target(t, arch, New, lost)) })
+	}
+}
+
+// TestSuiteInAProcessOfItsOwn runs the same cases on an engine behind package child.
+func TestSuiteInAProcessOfItsOwn(t *testing.T) {
+	enginetest.Run(t, target(t, "llama", apart("good"), apart("lost")))
+}
+
+func target(t *testing.T, arch string, good, lost engine.Factory) enginetest.Target {
+	endOfAnswer := engine.TokenID(2) // </s> of package tiny
+	path := writeModel(t, spec(t, arch))
+	return enginetest.Target{
+		Factory: good, Request: request(path), BadLoads: badLoads(t, path), EndOfGeneration: &endOfAnswer, Lost: lost,
+		// batches of other shapes take other paths through the kernels
+		Tolerance: 2e-3,
 	}
 }
 

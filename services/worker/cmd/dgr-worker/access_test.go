@@ -70,7 +70,7 @@ func (f fleet) as(files dial.Files) dial.Options {
 }
 
 // worker starts a worker with the certificate w<i>.example over the layers.
-func (f fleet) worker(i int, layers string, more ...string) *child {
+func (f fleet) worker(i int, layers string, more ...string) *launched {
 	f.t.Helper()
 	own := f.member(fmt.Sprintf("w%d", i), fmt.Sprintf("w%d.example", i))
 	return start(f.t, nil, faked(append([]string{"--layers", layers, "--tls-cert", own.Cert, "--tls-key", own.Key, "--log-level", "debug"}, more...)...)...)
@@ -82,7 +82,7 @@ func hashOf(token string) string {
 }
 
 // quiet fails the test if a log holds a word that could be used again, or any key.
-func quiet(t *testing.T, workers []*child, words ...string) {
+func quiet(t *testing.T, workers []*launched, words ...string) {
 	t.Helper()
 	for i, c := range workers {
 		for _, word := range append(words, "PRIVATE KEY", "Bearer") {
@@ -101,7 +101,7 @@ func TestARouteOverMutualTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := newFleet(t)
-	var workers []*child
+	var workers []*launched
 	for i, layers := range []string{"0:2", "2:4", "4:"} {
 		workers = append(workers, f.worker(i, layers, "--tls-client-ca", f.ca.File,
 			"--tls-allow", fmt.Sprintf("driver.example=infer+observe+text,w%d.example=chain", i-1),
@@ -188,7 +188,7 @@ func TestARouteByTokens(t *testing.T) {
 		t.Errorf("no token: %v", err)
 	}
 	tail.says("code=PERMISSION_DENIED")
-	quiet(t, []*child{head, tail}, driver, hop, "token-of-nobody", hashOf(driver), hashOf(hop))
+	quiet(t, []*launched{head, tail}, driver, hop, "token-of-nobody", hashOf(driver), hashOf(hop))
 }
 
 // A new certificate is shown without a restart, also on the admin port; a broken one is not.
@@ -264,7 +264,7 @@ func TestAdminPortAsksWhoComes(t *testing.T) {
 			t.Errorf("%s %s with %q: %d, want %d", tt.method, tt.path, tt.token, got, tt.want)
 		}
 	}
-	quiet(t, []*child{c}, look, rule, hashOf(look))
+	quiet(t, []*launched{c}, look, rule, hashOf(look))
 }
 
 // Reflection is not served where callers must prove who they are, unless asked for, and then to those who may observe.
@@ -418,7 +418,7 @@ func TestAnAuthorityDecides(t *testing.T) {
 			t.Errorf("%s while it is away: %d, want %d", path, response.StatusCode, want)
 		}
 	}
-	quiet(t, []*child{c}, "of-the-authority")
+	quiet(t, []*launched{c}, "of-the-authority")
 }
 
 // Files that cannot be used are faults of the configuration.
@@ -435,6 +435,6 @@ func TestFilesOfAccessThatCannotBeUsed(t *testing.T) {
 	} {
 		c := start(t, nil, faked(args...)...)
 		c.fails(exitUsage, name)
-		quiet(t, []*child{c}, "holds-a-secret")
+		quiet(t, []*launched{c}, "holds-a-secret")
 	}
 }

@@ -33,6 +33,9 @@ const (
 
 func main() {
 	calm()
+	if len(os.Args) > 1 && os.Args[1] == engineProcess {
+		os.Exit(serveEngine(os.Args[2:]))
+	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	os.Exit(run(process{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, signals: signals}))

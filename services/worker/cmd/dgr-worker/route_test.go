@@ -85,9 +85,9 @@ func take(t *testing.T, run *session.Run, n int) ([]uint32, error) {
 }
 
 // startRoute starts workers whose layers are cut at the given places, each of which may dial the others.
-func startRoute(t *testing.T, model string, cuts ...string) ([]*child, []announcement) {
+func startRoute(t *testing.T, model string, cuts ...string) ([]*launched, []announcement) {
 	t.Helper()
-	children := make([]*child, len(cuts)+1)
+	children := make([]*launched, len(cuts)+1)
 	announced := make([]announcement, len(cuts)+1)
 	bounds := append(append([]string{"0"}, cuts...), "")
 	for i := range children {

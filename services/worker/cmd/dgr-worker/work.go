@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
-	"github.com/distributed-gguf-runtime/dgr/libs/native/llama"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/admin"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/config"
@@ -61,7 +60,7 @@ func work(ctx context.Context, p process, cfg config.Config) error {
 	if cfg.WorkerID == "" {
 		cfg.WorkerID = nameOf(address)
 	}
-	source := sourceOf(cfg)
+	source := sourceOf(cfg, p)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var stdin io.Reader
@@ -76,11 +75,11 @@ func work(ctx context.Context, p process, cfg config.Config) error {
 }
 
 // sourceOf is where models come from, and with them engines.
-func sourceOf(cfg config.Config) shard.Source {
+func sourceOf(cfg config.Config, p process) shard.Source {
 	if cfg.Engine == "fake" {
 		return &shard.Imaginary{}
 	}
-	return shard.Files{Engines: llama.New}
+	return shard.Files{Engines: engines(cfg, p)}
 }
 
 // build makes the rooms and joins them.

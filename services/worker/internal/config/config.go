@@ -21,6 +21,7 @@ type Config struct {
 	Layers   engine.LayerRange // End 0: to the last layer
 	Store    string            // folder of the models that LoadShard may name; empty: LoadShard is refused (the fake engine needs none)
 	Engine   string            // llama or fake
+	Isolate  bool              // llama runs in a process of its own
 	WorkerID string            // 1 to 128 bytes; empty: made of host name and port
 
 	Listen   string // HOST:PORT of gRPC; port 0 takes a free one
@@ -68,7 +69,7 @@ type Config struct {
 // Default is the configuration of a worker that was told nothing.
 func Default() Config {
 	return Config{
-		Engine: "llama", Listen: "127.0.0.1:7711", Admin: "127.0.0.1:7712",
+		Engine: "llama", Isolate: true, Listen: "127.0.0.1:7711", Admin: "127.0.0.1:7712",
 		Access:   Access{AuthorityTimeout: time.Second},
 		Sessions: 4, Context: 2048, Threads: uint32(runtime.GOMAXPROCS(0)), Batch: 512, MicroBatch: 512,
 		CacheType: "f16", MemoryMap: true,

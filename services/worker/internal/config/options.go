@@ -80,6 +80,8 @@ func modelOptions() []option {
 		{key: "engine", group: groupModel, kind: "NAME", usage: "llama, or fake: a deterministic engine without weights, for trying and tests",
 			value: func(c *Config) value { return (*text)(&c.Engine) },
 			legal: func(c Config) string { return oneOf(c.Engine, "llama", "fake") }},
+		{key: "isolate", group: groupModel, usage: "run llama in a process of its own: a crash in native code then ends the sessions and not the worker",
+			value: func(c *Config) value { return (*toggle)(&c.Isolate) }},
 		{key: "store", group: groupModel, kind: "FOLDER", usage: "folder of the models that LoadShard may name; none: LoadShard is refused (the fake engine takes its names without)",
 			value: func(c *Config) value { return (*text)(&c.Store) }},
 		{key: "worker_id", group: groupModel, kind: "NAME", usage: "stable name of this worker; made of host name and port if empty",

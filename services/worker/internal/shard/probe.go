@@ -63,9 +63,14 @@ func (s *Shard) startProbe(l Loaded) *probe {
 func (s *Shard) runProbes(ctx context.Context, l Loaded, p *probe) {
 	tick := time.NewTicker(s.options.ProbeInterval)
 	defer tick.Stop()
+	var lost <-chan struct{} // never, of an engine in this process
+	if mortal, ok := l.Engine.(engine.Mortal); ok {
+		lost = mortal.Lost()
+	}
 	for {
 		select {
 		case <-tick.C:
+		case <-lost: // the probe says why
 		case <-ctx.Done():
 			return
 		}
@@ -79,6 +84,9 @@ func (s *Shard) runProbes(ctx context.Context, l Loaded, p *probe) {
 		}
 		s.options.Observer.ShardProbe(health.Took, err)
 		s.judge(l, p, health, err)
+		if errors.Is(err, engine.EngineFault) {
+			return
+		}
 	}
 }
 

@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 // bound is how long a test waits for a process; nothing here takes nearly as long.
 const bound = 30 * time.Second
 
-// child is a worker process.
-type child struct {
+// launched is a worker process.
+type launched struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
@@ -75,7 +75,7 @@ func (s *spoken) next() (string, <-chan struct{}) {
 }
 
 // says waits until standard error holds words.
-func (c *child) says(words string) {
+func (c *launched) says(words string) {
 	c.t.Helper()
 	late := time.After(bound)
 	for {
@@ -92,7 +92,7 @@ func (c *child) says(words string) {
 }
 
 // field waits for a log line with the message and returns one of its fields.
-func (c *child) field(message, key string) string {
+func (c *launched) field(message, key string) string {
 	c.t.Helper()
 	c.says("msg=" + message + " ")
 	for line := range strings.Lines(c.stderr.String()) {
@@ -106,9 +106,9 @@ func (c *child) field(message, key string) string {
 }
 
 // start runs the worker with args. It is killed, and waited for, at the end of the test.
-func start(t *testing.T, environ []string, args ...string) *child {
+func start(t *testing.T, environ []string, args ...string) *launched {
 	t.Helper()
-	c := &child{t: t, cmd: exec.Command(os.Args[0], args...)}
+	c := &launched{t: t, cmd: exec.Command(os.Args[0], args...)}
 	c.cmd.Env = append([]string{actAsWorker + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}, environ...)
 	c.cmd.Stderr = &c.stderr
 	var err error
@@ -137,7 +137,7 @@ func faked(more ...string) []string {
 }
 
 // ready waits for the announcement.
-func (c *child) ready() announcement {
+func (c *launched) ready() announcement {
 	c.t.Helper()
 	line, err := c.stdout.ReadString('\n')
 	if err != nil {
@@ -151,7 +151,7 @@ func (c *child) ready() announcement {
 }
 
 // exit waits for the process and returns its exit code; −1 after a signal.
-func (c *child) exit() int {
+func (c *launched) exit() int {
 	c.t.Helper()
 	if !c.waited {
 		c.waited = true
@@ -162,7 +162,7 @@ func (c *child) exit() int {
 	return c.cmd.ProcessState.ExitCode()
 }
 
-func (c *child) signal(s syscall.Signal) {
+func (c *launched) signal(s syscall.Signal) {
 	c.t.Helper()
 	if err := c.cmd.Process.Signal(s); err != nil {
 		c.t.Fatal(err)
@@ -170,7 +170,7 @@ func (c *child) signal(s syscall.Signal) {
 }
 
 // sentences are the lines of standard error that are no log.
-func (c *child) sentences() []string {
+func (c *launched) sentences() []string {
 	var lines []string
 	for line := range strings.Lines(c.stderr.String()) {
 		if strings.HasPrefix(line, "dgr-worker: ") {
@@ -181,7 +181,7 @@ func (c *child) sentences() []string {
 }
 
 // fails waits for the exit and checks that the process said nothing but one sentence with all words.
-func (c *child) fails(code int, words ...string) {
+func (c *launched) fails(code int, words ...string) {
 	c.t.Helper()
 	if got := c.exit(); got != code {
 		c.t.Errorf("exit code %d, want %d", got, code)
