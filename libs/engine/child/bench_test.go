@@ -32,7 +32,7 @@ func BenchmarkDecode(b *testing.B) {
 			}
 			var took []time.Duration
 			for i := 0; b.Loop(); i++ {
-				time.Sleep(idle)
+				<-time.After(idle)
 				began := time.Now()
 				results, err := e.Step(context.Background(), []engine.Step{{
 					Session: session, Start: engine.Pos(i), Tokens: []engine.TokenID{engine.TokenID(i % 40)}, Want: engine.WantSample,

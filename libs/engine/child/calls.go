@@ -28,7 +28,7 @@ func (s *served) describe(r *wire.Reply) {
 
 // Load is bounded by CancelLoad; how far it is, Progress tells meanwhile.
 func (s *served) Load(c wire.Call, r *wire.Reply) error {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(s.life)
 	defer cancel()
 	if c.Ended {
 		cancel()
@@ -74,18 +74,18 @@ func (s *served) loading(number uint64) *loading {
 
 // Open reserves room for a session.
 func (s *served) Open(c wire.Call, r *wire.Reply) error {
-	return s.answer(r, s.engine.Open(context.Background(), c.Session, c.Context))
+	return s.answer(r, s.engine.Open(s.life, c.Session, c.Context))
 }
 
 // Truncate makes a cache shorter.
 func (s *served) Truncate(c wire.Call, r *wire.Reply) (err error) {
-	r.Cache, err = s.engine.Truncate(context.Background(), c.Session, c.Length)
+	r.Cache, err = s.engine.Truncate(s.life, c.Session, c.Length)
 	return s.answer(r, err)
 }
 
 // Release frees a session's cache.
 func (s *served) Release(c wire.Call, r *wire.Reply) error {
-	return s.answer(r, s.engine.Release(context.Background(), c.Session))
+	return s.answer(r, s.engine.Release(s.life, c.Session))
 }
 
 // CancelStep cancels a session's step of one batch. The batch has been rung for, so it has begun or soon will.
@@ -121,7 +121,7 @@ func (s *served) reached(batch uint64) bool {
 
 // Health probes.
 func (s *served) Health(c wire.Call, r *wire.Reply) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), c.Bound)
+	ctx, cancel := context.WithTimeout(s.life, c.Bound)
 	defer cancel()
 	if c.Deep {
 		apart(func() { r.Health, err = s.engine.Health(ctx, true) })
@@ -140,13 +140,13 @@ func (s *served) Close(_ wire.Call, r *wire.Reply) error { return s.answer(r, s.
 
 // Tokenize makes tokens of a text.
 func (s *served) Tokenize(c wire.Call, r *wire.Reply) (err error) {
-	r.Tokens, err = s.text.Tokenize(context.Background(), c.Text, c.Add, c.Special)
+	r.Tokens, err = s.text.Tokenize(s.life, c.Text, c.Add, c.Special)
 	return s.answer(r, err)
 }
 
 // Detokenize makes bytes of tokens.
 func (s *served) Detokenize(c wire.Call, r *wire.Reply) (err error) {
-	r.Bytes, err = s.text.Detokenize(context.Background(), c.Tokens, c.Special)
+	r.Bytes, err = s.text.Detokenize(s.life, c.Tokens, c.Special)
 	return s.answer(r, err)
 }
 

@@ -2,7 +2,11 @@
 
 package child
 
-import "github.com/distributed-gguf-runtime/dgr/libs/engine"
+import (
+	"context"
+
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+)
 
 // Available says whether this system can.
 const Available = false
@@ -15,4 +19,4 @@ func Factory(Options) engine.Factory {
 }
 
 // Serve serves nothing here.
-func Serve(engine.Factory) error { return errNoProcess }
+func Serve(context.Context, engine.Factory) error { return errNoProcess }

@@ -63,6 +63,18 @@ func step(e *child.Engine, ctx context.Context) error {
 	return results[0].Err
 }
 
+// until looks again and again for what nothing tells of.
+func until(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !so(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("it is not so that %s", what)
+		}
+	}
+}
+
 // wantLost checks that everything answers ENGINE_FAULT with the words, and at once.
 func wantLost(t *testing.T, e *child.Engine, err error, words ...string) {
 	t.Helper()
@@ -138,9 +150,7 @@ func TestKilled(t *testing.T) {
 		ready(t, e)
 		done := make(chan error, 1)
 		go func() { done <- step(e, context.Background()) }()
-		for e.Metrics().Rows == 0 {
-			time.Sleep(time.Millisecond)
-		}
+		until(t, "the step has begun", func() bool { return e.Metrics().Rows > 0 })
 		e.Kill()
 		wantLost(t, e, <-done, "killed")
 	})
@@ -184,9 +194,7 @@ func TestStoppedProcessHoldsNobodyUp(t *testing.T) {
 	ready(t, e)
 	done := make(chan error, 1)
 	go func() { done <- step(e, context.Background()) }()
-	for e.Metrics().Rows == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	until(t, "the step has begun", func() bool { return e.Metrics().Rows > 0 })
 	if err := syscall.Kill(e.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -259,12 +267,8 @@ func TestChildEndsWithItsParent(t *testing.T) {
 	if pid == 0 {
 		t.Fatalf("no process id in %q", text)
 	}
-	for end := time.Now().Add(patience); syscall.Kill(pid, 0) == nil; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-			t.Fatal("the child lives on without its parent")
-		}
-	}
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) }) // it is gone by now
+	until(t, "the child has ended", func() bool { return syscall.Kill(pid, 0) != nil })
 }
 
 // TestParentThatIsKilled is the parent of the test above.

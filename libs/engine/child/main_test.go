@@ -24,7 +24,7 @@ const scriptVariable = "DGR_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if script, isChild := os.LookupEnv(scriptVariable); isChild {
-		if err := child.Serve(factoryOf(script)); err != nil {
+		if err := child.Serve(context.Background(), factoryOf(script)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

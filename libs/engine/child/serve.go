@@ -32,7 +32,7 @@ const (
 // Serve is the whole life of a child: it makes an engine and does what the parent says until the parent is gone or has
 // closed the engine. A program calls it instead of anything else when New started it; it must run on the main goroutine's
 // thread or another that nothing else uses, and nothing may have been opened before.
-func Serve(factory engine.Factory) error {
+func Serve(ctx context.Context, factory engine.Factory) error {
 	// A terminal tells the whole group; the parent decides what is done about it.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	for fd := fdSteps; fd <= fdReplies; fd++ {
@@ -48,7 +48,7 @@ func Serve(factory engine.Factory) error {
 	if err != nil {
 		return err
 	}
-	s := newServed(e, text)
+	s := newServed(ctx, e, text)
 	server := rpc.NewServer()
 	if err := server.RegisterName(serviceName, s); err != nil {
 		return err
@@ -64,6 +64,7 @@ const serviceName = "Engine"
 
 // served is the engine in the child, and what calls need to know of the batch that runs.
 type served struct {
+	life   context.Context // of the process
 	engine engine.ShardEngine
 	text   engine.TextEngine
 
@@ -76,8 +77,8 @@ type served struct {
 	reads  uint64 // readings of the counters
 }
 
-func newServed(e engine.ShardEngine, text engine.TextEngine) *served {
-	s := &served{engine: e, text: text}
+func newServed(ctx context.Context, e engine.ShardEngine, text engine.TextEngine) *served {
+	s := &served{life: ctx, engine: e, text: text}
 	s.begun.L = &s.mu
 	return s
 }
@@ -113,7 +114,7 @@ func (s *served) steps(bell doorbell, requests, replies *region) error {
 
 // step computes one batch. The rows that it returns are the engine's results'.
 func (s *served) step(number uint64, batch wire.Batch) (wire.Outcome, [][]byte) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(s.life)
 	defer cancel()
 	if batch.Ended {
 		cancel()

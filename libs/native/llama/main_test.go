@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		goleak.VerifyTestMain(m)
 		return
 	}
-	if err := child.Serve(factory); err != nil {
+	if err := child.Serve(context.Background(), factory); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -44,14 +45,14 @@ func self() string {
 }
 
 // serveEngine is the life of an engine's process. It returns the exit code.
-func serveEngine(args []string) int {
+func serveEngine(ctx context.Context, args []string) int {
 	var level slog.Level
 	if len(args) != 2 || level.UnmarshalText([]byte(args[0])) != nil {
 		fmt.Fprintf(os.Stderr, "dgr-worker: %s is what a worker calls the process of its engine; it is not for people\n", engineProcess)
 		return exitUsage
 	}
 	slog.SetDefault(telemetry.NewLogger(os.Stderr, level, args[1]).With("process", "engine"))
-	if err := child.Serve(llama.New); err != nil {
+	if err := child.Serve(ctx, llama.New); err != nil {
 		fmt.Fprintf(os.Stderr, "dgr-worker: %s\n", sentence(err))
 		return exitFailed
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,38 +14,29 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
 	client "github.com/distributed-gguf-runtime/dgr/libs/client/worker"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 )
 
 // engineOf is the process of a worker's engine.
-func engineOf(t *testing.T, worker int) int {
+func engineOf(t *testing.T, worker int) (engine int) {
 	t.Helper()
-	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", worker))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, thread := range threads {
-			children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", worker, thread.Name()))
-			if errors.Is(err, os.ErrNotExist) {
-				continue // the thread has ended, or the system tells no children
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if first := strings.Fields(string(children)); len(first) > 0 {
-				pid, err := strconv.Atoi(first[0])
-				if err != nil {
-					t.Fatal(err)
-				}
-				return pid
+	require.Eventually(t, func() bool {
+		lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", worker))
+		require.NoError(t, err)
+		for _, list := range lists {
+			children, err := os.ReadFile(list)
+			if first := strings.Fields(string(children)); err == nil && len(first) > 0 {
+				engine, err = strconv.Atoi(first[0])
+				require.NoError(t, err)
 			}
 		}
-	}
-	t.Fatal("the worker has no process of an engine")
-	return 0
+		return engine != 0
+	}, bound, 5*time.Millisecond, "the worker has no process of an engine")
+	return engine
 }
 
 // The loss of the engine's process costs the sessions and not the worker.
@@ -85,15 +77,11 @@ func TestLlamaEngineIsKilled(t *testing.T) {
 	} {
 		before := instance()
 		strike(engineOf(t, c.cmd.Process.Pid))
-		for end := time.Now().Add(bound); ; time.Sleep(10 * time.Millisecond) {
-			instance() // it answers throughout
-			if health, err := peer.Health(t.Context()); err == nil && health.GetReady() && !slices.Equal(before, instance()) {
-				break
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s: no new engine serves; the worker says:\n%s", what, c.stderr.String())
-			}
-		}
+		require.Eventually(t, func() bool {
+			now := instance() // it answers throughout
+			health, err := peer.Health(t.Context())
+			return err == nil && health.GetReady() && !slices.Equal(before, now)
+		}, bound, 10*time.Millisecond, "%s: no new engine serves", what)
 		if got, err := take(t, generate(t, open(t, worker), n), n); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s: afterwards %v, %v; want %v", what, got, err, want)
 		}

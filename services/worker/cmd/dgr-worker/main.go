@@ -34,7 +34,7 @@ const (
 func main() {
 	calm()
 	if len(os.Args) > 1 && os.Args[1] == engineProcess {
-		os.Exit(serveEngine(os.Args[2:]))
+		os.Exit(serveEngine(context.Background(), os.Args[2:]))
 	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
