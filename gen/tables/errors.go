@@ -208,4 +208,9 @@ var errorTable = [...]ErrorInfo{
 		Scope: workerpb.ErrorScope_ERROR_SCOPE_SESSION, Recovery: workerpb.Recovery_RECOVERY_RETRY_SAME, Since: 1,
 		Sentence: "The authorisation service does not answer; nothing was done.",
 	},
+	{
+		Code: workerpb.ErrorCode_ERROR_CODE_QUOTA_EXCEEDED, Name: "QUOTA_EXCEEDED", GRPC: codes.ResourceExhausted,
+		Scope: workerpb.ErrorScope_ERROR_SCOPE_SESSION, Recovery: workerpb.Recovery_RECOVERY_RETRY_SAME, Since: 1,
+		Sentence: "The principal has as much under way as it may; let some of it end, or wait.",
+	},
 }

@@ -639,13 +639,13 @@ func (x *ShardInfo) GetVerified() Verified {
 // Limits are the worker's bounds, all configurable.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sessions at once, lingering and kept ones included, 1 to 256.
+	// Sessions at once, lingering and kept ones included, ≥ 1.
 	Sessions uint32 `protobuf:"varint,1,opt,name=sessions,proto3" json:"sessions,omitempty"`
-	// First window of a session.
+	// First window of a session; where one greatest step is larger, its bytes are the first window's.
 	FirstWindow *Credit `protobuf:"bytes,2,opt,name=first_window,json=firstWindow,proto3" json:"first_window,omitempty"`
-	// Greatest window of a session.
+	// Greatest window of a session: how far it grows with use.
 	MaxWindow *Credit `protobuf:"bytes,3,opt,name=max_window,json=maxWindow,proto3" json:"max_window,omitempty"`
-	// Sum of windows, bytes.
+	// Sum of windows, bytes. Windows grow out of its first half only.
 	WorkerWindowBytes uint64 `protobuf:"varint,4,opt,name=worker_window_bytes,json=workerWindowBytes,proto3" json:"worker_window_bytes,omitempty"`
 	// Greatest gRPC message, bytes.
 	MessageBytes uint32 `protobuf:"varint,5,opt,name=message_bytes,json=messageBytes,proto3" json:"message_bytes,omitempty"`
@@ -664,7 +664,23 @@ type Limits struct {
 	// Prefill chunk that takes about 250 ms here, tokens, ≥ 64 where measured; 0: not measured.
 	PrefillChunk *uint32 `protobuf:"varint,12,opt,name=prefill_chunk,json=prefillChunk,proto3,oneof" json:"prefill_chunk,omitempty"`
 	// Keepalive interval.
-	Keepalive     *durationpb.Duration `protobuf:"bytes,13,opt,name=keepalive,proto3" json:"keepalive,omitempty"`
+	Keepalive *durationpb.Duration `protobuf:"bytes,13,opt,name=keepalive,proto3" json:"keepalive,omitempty"`
+	// Sum of what waits to be sent to all peers, bytes.
+	WorkerOutgoingBytes uint64 `protobuf:"varint,14,opt,name=worker_outgoing_bytes,json=workerOutgoingBytes,proto3" json:"worker_outgoing_bytes,omitempty"`
+	// Greatest payload that one step may bring forth: of its boundary, or of its answer, bytes.
+	OutputBytes uint64 `protobuf:"varint,15,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
+	// Greatest metadata of a call, bytes.
+	MetadataBytes uint32 `protobuf:"varint,16,opt,name=metadata_bytes,json=metadataBytes,proto3" json:"metadata_bytes,omitempty"`
+	// Least interval of a caller's pings; one who pings more often is disconnected.
+	PingInterval *durationpb.Duration `protobuf:"bytes,17,opt,name=ping_interval,json=pingInterval,proto3" json:"ping_interval,omitempty"`
+	// Calls that one connection may have under way.
+	ConnectionStreams uint32 `protobuf:"varint,18,opt,name=connection_streams,json=connectionStreams,proto3" json:"connection_streams,omitempty"`
+	// Bound of a connection's handshake, and of a Session stream's silence before its open.
+	Handshake *durationpb.Duration `protobuf:"bytes,19,opt,name=handshake,proto3" json:"handshake,omitempty"`
+	// Rights of a stream that runs are looked at this often.
+	RightsChecked *durationpb.Duration `protobuf:"bytes,20,opt,name=rights_checked,json=rightsChecked,proto3" json:"rights_checked,omitempty"`
+	// What one principal may have; who proves nothing is one principal per address.
+	Principal     *PrincipalLimits `protobuf:"bytes,21,opt,name=principal,proto3" json:"principal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -790,6 +806,162 @@ func (x *Limits) GetKeepalive() *durationpb.Duration {
 	return nil
 }
 
+func (x *Limits) GetWorkerOutgoingBytes() uint64 {
+	if x != nil {
+		return x.WorkerOutgoingBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetOutputBytes() uint64 {
+	if x != nil {
+		return x.OutputBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetMetadataBytes() uint32 {
+	if x != nil {
+		return x.MetadataBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetPingInterval() *durationpb.Duration {
+	if x != nil {
+		return x.PingInterval
+	}
+	return nil
+}
+
+func (x *Limits) GetConnectionStreams() uint32 {
+	if x != nil {
+		return x.ConnectionStreams
+	}
+	return 0
+}
+
+func (x *Limits) GetHandshake() *durationpb.Duration {
+	if x != nil {
+		return x.Handshake
+	}
+	return nil
+}
+
+func (x *Limits) GetRightsChecked() *durationpb.Duration {
+	if x != nil {
+		return x.RightsChecked
+	}
+	return nil
+}
+
+func (x *Limits) GetPrincipal() *PrincipalLimits {
+	if x != nil {
+		return x.Principal
+	}
+	return nil
+}
+
+// PrincipalLimits bound what one principal may ask of a worker. All are ≥ 1.
+type PrincipalLimits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sessions that are being opened.
+	Opening uint32 `protobuf:"varint,1,opt,name=opening,proto3" json:"opening,omitempty"`
+	// Sessions, lingering ones included.
+	Sessions uint32 `protobuf:"varint,2,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	// Calls under way on all its connections.
+	Streams uint32 `protobuf:"varint,3,opt,name=streams,proto3" json:"streams,omitempty"`
+	// Calls and opens, per second.
+	Requests uint32 `protobuf:"varint,4,opt,name=requests,proto3" json:"requests,omitempty"`
+	// Calls and opens at once, when it was quiet before.
+	RequestBurst uint32 `protobuf:"varint,5,opt,name=request_burst,json=requestBurst,proto3" json:"request_burst,omitempty"`
+	// Control messages on all its streams, per second: cancel_step, receive_credit and close.
+	Control uint32 `protobuf:"varint,6,opt,name=control,proto3" json:"control,omitempty"`
+	// Control messages at once, when it was quiet before.
+	ControlBurst  uint32 `protobuf:"varint,7,opt,name=control_burst,json=controlBurst,proto3" json:"control_burst,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrincipalLimits) Reset() {
+	*x = PrincipalLimits{}
+	mi := &file_dgr_worker_v1_capability_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrincipalLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrincipalLimits) ProtoMessage() {}
+
+func (x *PrincipalLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_dgr_worker_v1_capability_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrincipalLimits.ProtoReflect.Descriptor instead.
+func (*PrincipalLimits) Descriptor() ([]byte, []int) {
+	return file_dgr_worker_v1_capability_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PrincipalLimits) GetOpening() uint32 {
+	if x != nil {
+		return x.Opening
+	}
+	return 0
+}
+
+func (x *PrincipalLimits) GetSessions() uint32 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *PrincipalLimits) GetStreams() uint32 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *PrincipalLimits) GetRequests() uint32 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *PrincipalLimits) GetRequestBurst() uint32 {
+	if x != nil {
+		return x.RequestBurst
+	}
+	return 0
+}
+
+func (x *PrincipalLimits) GetControl() uint32 {
+	if x != nil {
+		return x.Control
+	}
+	return 0
+}
+
+func (x *PrincipalLimits) GetControlBurst() uint32 {
+	if x != nil {
+		return x.ControlBurst
+	}
+	return 0
+}
+
 // Device is one compute device.
 type Device struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -807,7 +979,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_dgr_worker_v1_capability_proto_msgTypes[7]
+	mi := &file_dgr_worker_v1_capability_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +991,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_dgr_worker_v1_capability_proto_msgTypes[7]
+	mi := &file_dgr_worker_v1_capability_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +1004,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_dgr_worker_v1_capability_proto_rawDescGZIP(), []int{7}
+	return file_dgr_worker_v1_capability_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Device) GetName() string {
@@ -876,7 +1048,7 @@ type TextAbility struct {
 
 func (x *TextAbility) Reset() {
 	*x = TextAbility{}
-	mi := &file_dgr_worker_v1_capability_proto_msgTypes[8]
+	mi := &file_dgr_worker_v1_capability_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +1060,7 @@ func (x *TextAbility) String() string {
 func (*TextAbility) ProtoMessage() {}
 
 func (x *TextAbility) ProtoReflect() protoreflect.Message {
-	mi := &file_dgr_worker_v1_capability_proto_msgTypes[8]
+	mi := &file_dgr_worker_v1_capability_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +1073,7 @@ func (x *TextAbility) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextAbility.ProtoReflect.Descriptor instead.
 func (*TextAbility) Descriptor() ([]byte, []int) {
-	return file_dgr_worker_v1_capability_proto_rawDescGZIP(), []int{8}
+	return file_dgr_worker_v1_capability_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TextAbility) GetServed() bool {
@@ -964,7 +1136,7 @@ const file_dgr_worker_v1_capability_proto_rawDesc = "" +
 	"\rcontext_limit\x18\n" +
 	" \x01(\rR\fcontextLimit\x12\x17\n" +
 	"\an_vocab\x18\v \x01(\rR\x06nVocab\x123\n" +
-	"\bverified\x18\f \x01(\x0e2\x17.dgr.worker.v1.VerifiedR\bverified\"\xf8\x04\n" +
+	"\bverified\x18\f \x01(\x0e2\x17.dgr.worker.v1.VerifiedR\bverified\"\x9e\b\n" +
 	"\x06Limits\x12\x1a\n" +
 	"\bsessions\x18\x01 \x01(\rR\bsessions\x128\n" +
 	"\ffirst_window\x18\x02 \x01(\v2\x15.dgr.worker.v1.CreditR\vfirstWindow\x124\n" +
@@ -983,8 +1155,24 @@ const file_dgr_worker_v1_capability_proto_rawDesc = "" +
 	"openBudget\x12/\n" +
 	"\x05drain\x18\v \x01(\v2\x19.google.protobuf.DurationR\x05drain\x12(\n" +
 	"\rprefill_chunk\x18\f \x01(\rH\x00R\fprefillChunk\x88\x01\x01\x127\n" +
-	"\tkeepalive\x18\r \x01(\v2\x19.google.protobuf.DurationR\tkeepaliveB\x10\n" +
-	"\x0e_prefill_chunk\"\x8f\x01\n" +
+	"\tkeepalive\x18\r \x01(\v2\x19.google.protobuf.DurationR\tkeepalive\x122\n" +
+	"\x15worker_outgoing_bytes\x18\x0e \x01(\x04R\x13workerOutgoingBytes\x12!\n" +
+	"\foutput_bytes\x18\x0f \x01(\x04R\voutputBytes\x12%\n" +
+	"\x0emetadata_bytes\x18\x10 \x01(\rR\rmetadataBytes\x12>\n" +
+	"\rping_interval\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\fpingInterval\x12-\n" +
+	"\x12connection_streams\x18\x12 \x01(\rR\x11connectionStreams\x127\n" +
+	"\thandshake\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\thandshake\x12@\n" +
+	"\x0erights_checked\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\rrightsChecked\x12<\n" +
+	"\tprincipal\x18\x15 \x01(\v2\x1e.dgr.worker.v1.PrincipalLimitsR\tprincipalB\x10\n" +
+	"\x0e_prefill_chunk\"\xe1\x01\n" +
+	"\x0fPrincipalLimits\x12\x18\n" +
+	"\aopening\x18\x01 \x01(\rR\aopening\x12\x1a\n" +
+	"\bsessions\x18\x02 \x01(\rR\bsessions\x12\x18\n" +
+	"\astreams\x18\x03 \x01(\rR\astreams\x12\x1a\n" +
+	"\brequests\x18\x04 \x01(\rR\brequests\x12#\n" +
+	"\rrequest_burst\x18\x05 \x01(\rR\frequestBurst\x12\x18\n" +
+	"\acontrol\x18\x06 \x01(\rR\acontrol\x12#\n" +
+	"\rcontrol_burst\x18\a \x01(\rR\fcontrolBurst\"\x8f\x01\n" +
 	"\x06Device\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\abackend\x18\x02 \x01(\tR\abackend\x12!\n" +
@@ -1018,7 +1206,7 @@ func file_dgr_worker_v1_capability_proto_rawDescGZIP() []byte {
 }
 
 var file_dgr_worker_v1_capability_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_dgr_worker_v1_capability_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_dgr_worker_v1_capability_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_dgr_worker_v1_capability_proto_goTypes = []any{
 	(FeatureStatus)(0),            // 0: dgr.worker.v1.FeatureStatus
 	(Verified)(0),                 // 1: dgr.worker.v1.Verified
@@ -1029,46 +1217,51 @@ var file_dgr_worker_v1_capability_proto_goTypes = []any{
 	(*Build)(nil),                 // 6: dgr.worker.v1.Build
 	(*ShardInfo)(nil),             // 7: dgr.worker.v1.ShardInfo
 	(*Limits)(nil),                // 8: dgr.worker.v1.Limits
-	(*Device)(nil),                // 9: dgr.worker.v1.Device
-	(*TextAbility)(nil),           // 10: dgr.worker.v1.TextAbility
-	(*RevisionRange)(nil),         // 11: dgr.worker.v1.RevisionRange
-	(*CacheAbility)(nil),          // 12: dgr.worker.v1.CacheAbility
-	(*Numerics)(nil),              // 13: dgr.worker.v1.Numerics
-	(ShardState)(0),               // 14: dgr.worker.v1.ShardState
-	(*LayerRange)(nil),            // 15: dgr.worker.v1.LayerRange
-	(*BoundaryLayout)(nil),        // 16: dgr.worker.v1.BoundaryLayout
-	(*Credit)(nil),                // 17: dgr.worker.v1.Credit
-	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
+	(*PrincipalLimits)(nil),       // 9: dgr.worker.v1.PrincipalLimits
+	(*Device)(nil),                // 10: dgr.worker.v1.Device
+	(*TextAbility)(nil),           // 11: dgr.worker.v1.TextAbility
+	(*RevisionRange)(nil),         // 12: dgr.worker.v1.RevisionRange
+	(*CacheAbility)(nil),          // 13: dgr.worker.v1.CacheAbility
+	(*Numerics)(nil),              // 14: dgr.worker.v1.Numerics
+	(ShardState)(0),               // 15: dgr.worker.v1.ShardState
+	(*LayerRange)(nil),            // 16: dgr.worker.v1.LayerRange
+	(*BoundaryLayout)(nil),        // 17: dgr.worker.v1.BoundaryLayout
+	(*Credit)(nil),                // 18: dgr.worker.v1.Credit
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
 }
 var file_dgr_worker_v1_capability_proto_depIdxs = []int32{
 	5,  // 0: dgr.worker.v1.GetCapabilityResponse.capability:type_name -> dgr.worker.v1.Capability
 	0,  // 1: dgr.worker.v1.Feature.status:type_name -> dgr.worker.v1.FeatureStatus
 	6,  // 2: dgr.worker.v1.Capability.build:type_name -> dgr.worker.v1.Build
-	11, // 3: dgr.worker.v1.Capability.revisions:type_name -> dgr.worker.v1.RevisionRange
+	12, // 3: dgr.worker.v1.Capability.revisions:type_name -> dgr.worker.v1.RevisionRange
 	4,  // 4: dgr.worker.v1.Capability.features:type_name -> dgr.worker.v1.Feature
 	7,  // 5: dgr.worker.v1.Capability.shard:type_name -> dgr.worker.v1.ShardInfo
-	12, // 6: dgr.worker.v1.Capability.cache:type_name -> dgr.worker.v1.CacheAbility
+	13, // 6: dgr.worker.v1.Capability.cache:type_name -> dgr.worker.v1.CacheAbility
 	8,  // 7: dgr.worker.v1.Capability.limits:type_name -> dgr.worker.v1.Limits
-	13, // 8: dgr.worker.v1.Capability.numerics:type_name -> dgr.worker.v1.Numerics
-	9,  // 9: dgr.worker.v1.Capability.devices:type_name -> dgr.worker.v1.Device
-	10, // 10: dgr.worker.v1.Capability.text:type_name -> dgr.worker.v1.TextAbility
-	14, // 11: dgr.worker.v1.ShardInfo.state:type_name -> dgr.worker.v1.ShardState
-	15, // 12: dgr.worker.v1.ShardInfo.layers:type_name -> dgr.worker.v1.LayerRange
-	16, // 13: dgr.worker.v1.ShardInfo.boundary_in:type_name -> dgr.worker.v1.BoundaryLayout
-	16, // 14: dgr.worker.v1.ShardInfo.boundary_out:type_name -> dgr.worker.v1.BoundaryLayout
+	14, // 8: dgr.worker.v1.Capability.numerics:type_name -> dgr.worker.v1.Numerics
+	10, // 9: dgr.worker.v1.Capability.devices:type_name -> dgr.worker.v1.Device
+	11, // 10: dgr.worker.v1.Capability.text:type_name -> dgr.worker.v1.TextAbility
+	15, // 11: dgr.worker.v1.ShardInfo.state:type_name -> dgr.worker.v1.ShardState
+	16, // 12: dgr.worker.v1.ShardInfo.layers:type_name -> dgr.worker.v1.LayerRange
+	17, // 13: dgr.worker.v1.ShardInfo.boundary_in:type_name -> dgr.worker.v1.BoundaryLayout
+	17, // 14: dgr.worker.v1.ShardInfo.boundary_out:type_name -> dgr.worker.v1.BoundaryLayout
 	1,  // 15: dgr.worker.v1.ShardInfo.verified:type_name -> dgr.worker.v1.Verified
-	17, // 16: dgr.worker.v1.Limits.first_window:type_name -> dgr.worker.v1.Credit
-	17, // 17: dgr.worker.v1.Limits.max_window:type_name -> dgr.worker.v1.Credit
-	18, // 18: dgr.worker.v1.Limits.max_linger:type_name -> google.protobuf.Duration
-	18, // 19: dgr.worker.v1.Limits.idle:type_name -> google.protobuf.Duration
-	18, // 20: dgr.worker.v1.Limits.open_budget:type_name -> google.protobuf.Duration
-	18, // 21: dgr.worker.v1.Limits.drain:type_name -> google.protobuf.Duration
-	18, // 22: dgr.worker.v1.Limits.keepalive:type_name -> google.protobuf.Duration
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	18, // 16: dgr.worker.v1.Limits.first_window:type_name -> dgr.worker.v1.Credit
+	18, // 17: dgr.worker.v1.Limits.max_window:type_name -> dgr.worker.v1.Credit
+	19, // 18: dgr.worker.v1.Limits.max_linger:type_name -> google.protobuf.Duration
+	19, // 19: dgr.worker.v1.Limits.idle:type_name -> google.protobuf.Duration
+	19, // 20: dgr.worker.v1.Limits.open_budget:type_name -> google.protobuf.Duration
+	19, // 21: dgr.worker.v1.Limits.drain:type_name -> google.protobuf.Duration
+	19, // 22: dgr.worker.v1.Limits.keepalive:type_name -> google.protobuf.Duration
+	19, // 23: dgr.worker.v1.Limits.ping_interval:type_name -> google.protobuf.Duration
+	19, // 24: dgr.worker.v1.Limits.handshake:type_name -> google.protobuf.Duration
+	19, // 25: dgr.worker.v1.Limits.rights_checked:type_name -> google.protobuf.Duration
+	9,  // 26: dgr.worker.v1.Limits.principal:type_name -> dgr.worker.v1.PrincipalLimits
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_dgr_worker_v1_capability_proto_init() }
@@ -1082,14 +1275,14 @@ func file_dgr_worker_v1_capability_proto_init() {
 	file_dgr_worker_v1_session_proto_init()
 	file_dgr_worker_v1_shard_service_proto_init()
 	file_dgr_worker_v1_capability_proto_msgTypes[6].OneofWrappers = []any{}
-	file_dgr_worker_v1_capability_proto_msgTypes[7].OneofWrappers = []any{}
+	file_dgr_worker_v1_capability_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dgr_worker_v1_capability_proto_rawDesc), len(file_dgr_worker_v1_capability_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -98,6 +98,8 @@ const (
 	ErrorCode_ERROR_CODE_LOAD_IN_PROGRESS ErrorCode = 34
 	// The authorisation service does not answer; nothing was done.
 	ErrorCode_ERROR_CODE_AUTHORITY_DOWN ErrorCode = 35
+	// The principal has as much under way as it may; let some of it end, or wait.
+	ErrorCode_ERROR_CODE_QUOTA_EXCEEDED ErrorCode = 36
 )
 
 // Enum value maps for ErrorCode.
@@ -139,6 +141,7 @@ var (
 		33: "ERROR_CODE_TOKEN_OUT_OF_RANGE",
 		34: "ERROR_CODE_LOAD_IN_PROGRESS",
 		35: "ERROR_CODE_AUTHORITY_DOWN",
+		36: "ERROR_CODE_QUOTA_EXCEEDED",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":              0,
@@ -177,6 +180,7 @@ var (
 		"ERROR_CODE_TOKEN_OUT_OF_RANGE":       33,
 		"ERROR_CODE_LOAD_IN_PROGRESS":         34,
 		"ERROR_CODE_AUTHORITY_DOWN":           35,
+		"ERROR_CODE_QUOTA_EXCEEDED":           36,
 	}
 )
 
@@ -980,7 +984,7 @@ const file_dgr_worker_v1_error_proto_rawDesc = "" +
 	"\x05event\x18\x03 \x01(\tR\x05event\"3\n" +
 	"\rRevisionRange\x12\x10\n" +
 	"\x03min\x18\x01 \x01(\rR\x03min\x12\x10\n" +
-	"\x03max\x18\x02 \x01(\rR\x03max*\xfd\b\n" +
+	"\x03max\x18\x02 \x01(\rR\x03max*\x9c\t\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12#\n" +
 	"\x1fERROR_CODE_UNSUPPORTED_REVISION\x10\x01\x12\"\n" +
@@ -1018,7 +1022,8 @@ const file_dgr_worker_v1_error_proto_rawDesc = "" +
 	"\x16ERROR_CODE_NO_TEMPLATE\x10 \x12!\n" +
 	"\x1dERROR_CODE_TOKEN_OUT_OF_RANGE\x10!\x12\x1f\n" +
 	"\x1bERROR_CODE_LOAD_IN_PROGRESS\x10\"\x12\x1d\n" +
-	"\x19ERROR_CODE_AUTHORITY_DOWN\x10#*\x87\x01\n" +
+	"\x19ERROR_CODE_AUTHORITY_DOWN\x10#\x12\x1d\n" +
+	"\x19ERROR_CODE_QUOTA_EXCEEDED\x10$*\x87\x01\n" +
 	"\n" +
 	"ErrorScope\x12\x1b\n" +
 	"\x17ERROR_SCOPE_UNSPECIFIED\x10\x00\x12\x14\n" +

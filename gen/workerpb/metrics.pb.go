@@ -59,7 +59,7 @@ func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
 	return file_dgr_worker_v1_metrics_proto_rawDescGZIP(), []int{0}
 }
 
-// GetMetricsResponse holds counters since `instance` began; they never fall within one instance.
+// GetMetricsResponse holds counters since `instance` began, which never fall within one instance, and how much is buffered.
 type GetMetricsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Instance, 16 bytes.
@@ -78,8 +78,12 @@ type GetMetricsResponse struct {
 	SharedRows uint64 `protobuf:"varint,7,opt,name=shared_rows,json=sharedRows,proto3" json:"shared_rows,omitempty"`
 	// Transitions that the tables call impossible.
 	ImpossibleTransitions uint64 `protobuf:"varint,8,opt,name=impossible_transitions,json=impossibleTransitions,proto3" json:"impossible_transitions,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// What is buffered for peers now, bytes: steps and frames that came, and all that waits to be sent.
+	BufferedBytes *uint64 `protobuf:"varint,9,opt,name=buffered_bytes,json=bufferedBytes,proto3,oneof" json:"buffered_bytes,omitempty"`
+	// The most that was buffered since the worker started, bytes.
+	BufferedMost  *uint64 `protobuf:"varint,10,opt,name=buffered_most,json=bufferedMost,proto3,oneof" json:"buffered_most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetMetricsResponse) Reset() {
@@ -164,6 +168,20 @@ func (x *GetMetricsResponse) GetSharedRows() uint64 {
 func (x *GetMetricsResponse) GetImpossibleTransitions() uint64 {
 	if x != nil {
 		return x.ImpossibleTransitions
+	}
+	return 0
+}
+
+func (x *GetMetricsResponse) GetBufferedBytes() uint64 {
+	if x != nil && x.BufferedBytes != nil {
+		return *x.BufferedBytes
+	}
+	return 0
+}
+
+func (x *GetMetricsResponse) GetBufferedMost() uint64 {
+	if x != nil && x.BufferedMost != nil {
+		return *x.BufferedMost
 	}
 	return 0
 }
@@ -319,7 +337,7 @@ var File_dgr_worker_v1_metrics_proto protoreflect.FileDescriptor
 const file_dgr_worker_v1_metrics_proto_rawDesc = "" +
 	"\n" +
 	"\x1bdgr/worker/v1/metrics.proto\x12\rdgr.worker.v1\x1a\x1egoogle/protobuf/duration.proto\"\x13\n" +
-	"\x11GetMetricsRequest\"\xc9\x02\n" +
+	"\x11GetMetricsRequest\"\xc4\x03\n" +
 	"\x12GetMetricsResponse\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\fR\binstance\x12*\n" +
 	"\x05total\x18\x02 \x01(\v2\x14.dgr.worker.v1.UsageR\x05total\x12'\n" +
@@ -330,7 +348,12 @@ const file_dgr_worker_v1_metrics_proto_rawDesc = "" +
 	"batch_rows\x18\x06 \x01(\x04R\tbatchRows\x12\x1f\n" +
 	"\vshared_rows\x18\a \x01(\x04R\n" +
 	"sharedRows\x125\n" +
-	"\x16impossible_transitions\x18\b \x01(\x04R\x15impossibleTransitions\"6\n" +
+	"\x16impossible_transitions\x18\b \x01(\x04R\x15impossibleTransitions\x12*\n" +
+	"\x0ebuffered_bytes\x18\t \x01(\x04H\x00R\rbufferedBytes\x88\x01\x01\x12(\n" +
+	"\rbuffered_most\x18\n" +
+	" \x01(\x04H\x01R\fbufferedMost\x88\x01\x01B\x11\n" +
+	"\x0f_buffered_bytesB\x10\n" +
+	"\x0e_buffered_most\"6\n" +
 	"\n" +
 	"ErrorCount\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x14\n" +
@@ -379,6 +402,7 @@ func file_dgr_worker_v1_metrics_proto_init() {
 	if File_dgr_worker_v1_metrics_proto != nil {
 		return
 	}
+	file_dgr_worker_v1_metrics_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -51,9 +51,10 @@ func capabilityCases() []Case {
 		eachHop("capability.shard", "The shard's layers, ends and boundary layouts agree.", []string{"CAP-2", "CAP-5"}, shardIs),
 		eachHop("capability.limits", "All limits are set.", []string{"CAP-6"}, func(t *T, h *Hop) {
 			l := t.capability(h).GetLimits()
-			if l.GetSessions() == 0 || l.GetSessions() > 256 || l.GetFirstWindow().GetSteps() == 0 || l.GetMaxWindow().GetSteps() < l.GetFirstWindow().GetSteps() ||
+			if l.GetSessions() == 0 || l.GetFirstWindow().GetSteps() == 0 || l.GetMaxWindow().GetSteps() < l.GetFirstWindow().GetSteps() ||
 				l.GetWorkerWindowBytes() == 0 || l.GetMessageBytes() == 0 || l.GetBatchTokens() == 0 || l.GetStepTokens() == 0 || l.GetMaxLinger() == nil ||
-				l.GetIdle() == nil || l.GetOpenBudget() == nil || l.GetDrain() == nil || l.GetKeepalive() == nil {
+				l.GetIdle() == nil || l.GetOpenBudget() == nil || l.GetDrain() == nil || l.GetKeepalive() == nil ||
+				l.GetMaxWindow().GetBytes() < l.GetFirstWindow().GetBytes() || l.GetWorkerOutgoingBytes() == 0 || l.GetOutputBytes() == 0 {
 				t.Errorf("limits are %v", l)
 			}
 		}),

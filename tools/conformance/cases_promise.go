@@ -23,7 +23,8 @@ func promiseCases() []Case {
 		}},
 		{ID: "promise.first-window", Clauses: []string{"CAP-6", "OPN-15"}, Says: "The window that Opened grants is limits.first_window.", Run: func(t *T) {
 			d := t.openDriver()
-			first, got := t.head().Is.GetLimits().GetFirstWindow(), d.opened.GetWindow()
+			limits, got := t.head().Is.GetLimits(), d.opened.GetWindow()
+			first := limits.GetFirstWindow()
 			if got.GetSteps() != first.GetSteps() || got.GetBytes() == 0 || got.GetBytes() > first.GetBytes() {
 				t.Errorf("Opened grants %v, limits.first_window is %v", got, first)
 			}

@@ -156,6 +156,7 @@ type route struct {
 	peer  bool            // the first may dial a hop of ours
 	store string          // what the first may load again
 	known map[string]bool // cases that are known to fail
+	only  *regexp.Regexp  // nil: all cases
 }
 
 // conform runs all cases against workers and reports each that fails, or passes though it is known to fail.
@@ -183,13 +184,13 @@ func conform(t *testing.T, r route, addresses ...string) *conformance.Report {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	report := conformance.Run(ctx, target, conformance.Options{Limit: 30 * time.Second, Known: r.known})
+	report := conformance.Run(ctx, target, conformance.Options{Limit: 30 * time.Second, Known: r.known, Only: r.only})
 	for _, o := range report.Outcomes {
 		if v := report.Verdict(o); v == conformance.Failed || v == conformance.Surprise {
 			t.Errorf("%s (%s)\n  %s\n  - %s", o.Case.ID, strings.Join(o.Case.Clauses, " "), o.Case.Says, strings.Join(o.Faults, "\n  - "))
 		}
 	}
-	if len(report.Outcomes) != len(conformance.Cases()) {
+	if r.only == nil && len(report.Outcomes) != len(conformance.Cases()) {
 		t.Errorf("%d of %d cases ran", len(report.Outcomes), len(conformance.Cases()))
 	}
 	return report
@@ -219,6 +220,26 @@ func TestWorkersOfOtherKindsConform(t *testing.T) {
 			t.Parallel()
 			conform(t, route{known: kind.known}, start(t, append([]string{"--model", "fake:layers=6"}, kind.args...)...))
 		})
+	}
+}
+
+// Boundaries of 64 MiB, as great as a step of 512 tokens brings them, with nothing configured.
+func TestGreatBoundariesConform(t *testing.T) {
+	t.Parallel()
+	const wide = "fake:layers=2,width=32768"
+	only := regexp.MustCompile(`^(flow\.(greatest|window-(grows-in-bytes|holds)|buffered)|hub\.boundary$)`)
+	report := conform(t, route{only: only}, start(t, "--model", wide, "--layers", "0:1"), start(t, "--model", wide, "--layers", "1:"))
+	if n := report.Counts(); n[conformance.Passed] < 5 {
+		t.Errorf("%v", n)
+	}
+}
+
+// Answers that are larger than may wait to be sent.
+func TestSmallAnswersConform(t *testing.T) {
+	t.Parallel()
+	report := conform(t, route{only: regexp.MustCompile(`^flow\.output-too-large$`)}, start(t, "--model", "fake:layers=6,vocab=8000", "--outgoing-bytes", "4MiB"))
+	if n := report.Counts(); n[conformance.Passed] != 1 {
+		t.Errorf("%v", n)
 	}
 }
 

@@ -71,6 +71,11 @@ func limits() *workerpb.Limits {
 		MaxWindow: &workerpb.Credit{Steps: num(16), Bytes: big(16 * windowBytes)}, WorkerWindowBytes: 64 * windowBytes,
 		MessageBytes: 4 << 20, BatchTokens: 512, StepTokens: 512, MaxLinger: duration(5 * time.Minute), Idle: duration(10 * time.Minute),
 		OpenBudget: duration(5 * time.Second), Drain: duration(time.Minute), PrefillChunk: num(256), Keepalive: duration(10 * time.Second),
+		WorkerOutgoingBytes: 64 * windowBytes, OutputBytes: 4 * windowBytes, MetadataBytes: 16 << 10, PingInterval: duration(5 * time.Second),
+		ConnectionStreams: 1024, Handshake: duration(10 * time.Second), RightsChecked: duration(5 * time.Second),
+		Principal: &workerpb.PrincipalLimits{
+			Opening: 64, Sessions: 8, Streams: 256, Requests: 100, RequestBurst: 200, Control: 1000, ControlBurst: 2000,
+		},
 	}
 }
 

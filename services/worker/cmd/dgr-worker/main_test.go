@@ -85,7 +85,7 @@ func TestOneKeyMayGiveTwoSignals(t *testing.T) {
 func TestLimitsAreTheConfigured(t *testing.T) {
 	a := start(t, nil, faked("--sessions", "3", "--context", "77", "--batch", "33", "--micro-batch", "11", "--threads", "1", "--cache-type", "q8_0",
 		"--flash-attention", "--message-bytes", "256KiB", "--window-steps", "5", "--window-bytes", "1MiB", "--window-worker-bytes", "2MiB",
-		"--linger", "7s", "--drain", "9s", "--idle", "11s", "--open-budget", "3s", "--keepalive", "13s", "--chain-allow", "localhost:*")...).ready()
+		"--window-max-steps", "6", "--window-max-bytes", "3MiB", "--outgoing-bytes", "48MiB", "--linger", "7s", "--drain", "9s", "--idle", "11s", "--open-budget", "3s", "--keepalive", "13s", "--chain-allow", "localhost:*")...).ready()
 	conn, err := dial.Open(a.Address, dial.Default())
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,8 @@ func TestLimitsAreTheConfigured(t *testing.T) {
 	}
 	window := &workerpb.Credit{Steps: proto.Uint32(5), Bytes: proto.Uint64(1 << 20)}
 	want := &workerpb.Limits{
-		Sessions: 3, FirstWindow: window, MaxWindow: window, WorkerWindowBytes: 2 << 20, MessageBytes: 256 << 10, BatchTokens: 33, StepTokens: 33,
+		Sessions: 3, FirstWindow: window, MaxWindow: &workerpb.Credit{Steps: proto.Uint32(6), Bytes: proto.Uint64(3 << 20)}, WorkerOutgoingBytes: 48 << 20, OutputBytes: 3584 << 10,
+		WorkerWindowBytes: 2 << 20, MessageBytes: 256 << 10, BatchTokens: 33, StepTokens: 33,
 		MaxLinger: durationpb.New(7 * time.Second), Idle: durationpb.New(11 * time.Second), OpenBudget: durationpb.New(3 * time.Second),
 		Drain: durationpb.New(9 * time.Second), PrefillChunk: r.GetCapability().GetLimits().PrefillChunk, Keepalive: durationpb.New(13 * time.Second),
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/libs/native/llama"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/admin"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain/outbox"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/config"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/rpc"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
@@ -48,7 +49,7 @@ func (r residents) Evict(ctx context.Context, why *fault.Error) {
 }
 
 // newDialer makes what reaches next hops. config has checked the entries.
-func newDialer(cfg config.Config, metrics *telemetry.Metrics, log *slog.Logger) (*chain.Dialer, error) {
+func newDialer(cfg config.Config, d live.Options, metrics *telemetry.Metrics, log *slog.Logger) (*chain.Dialer, error) {
 	policy, err := chain.ParsePolicy(cfg.ChainAllow)
 	if err != nil {
 		return nil, err
@@ -58,15 +59,16 @@ func newDialer(cfg config.Config, metrics *telemetry.Metrics, log *slog.Logger) 
 	if err := chainFiles(cfg.Access).Secure(&o, log); err != nil {
 		return nil, usage{fmt.Errorf("next hops cannot be dialled: %w", err)}
 	}
-	return chain.New(chain.Options{Policy: policy, Dial: o, Observer: metrics}), nil
+	return chain.New(chain.Options{Policy: policy, Dial: o, Outgoing: int(d.Stream()), Buffered: d.Buffered, Observer: metrics}), nil
 }
 
-func newDirectory(cfg config.Config, at net.Addr, dialer *chain.Dialer, metrics *telemetry.Metrics, log *slog.Logger) *live.Directory {
-	return live.New(live.Options{
+func directoryOptions(cfg config.Config, at net.Addr, metrics *telemetry.Metrics, log *slog.Logger) live.Options {
+	return live.Options{
 		WorkerID: cfg.WorkerID, Revisions: revisions, Limits: limitsOf(cfg), WindowBytes: cfg.WindowWorkerBytes,
+		OutgoingBytes: cfg.OutgoingBytes, Sessions: cfg.Sessions, Buffered: &outbox.Gauge{},
 		BatchTokens: int(cfg.Batch), Deterministic: cfg.Deterministic, Chained: len(cfg.ChainAllow) > 0,
-		Ring: ringOf(cfg, at), Dialer: dialer, Log: log, Observer: metrics,
-	})
+		Ring: ringOf(cfg, at), Log: log, Observer: metrics,
+	}
 }
 
 // ringOf is where tails are told to reach this worker, which listens at an address; "": nowhere.
@@ -85,6 +87,7 @@ func limitsOf(cfg config.Config) session.Limits {
 	l := session.DefaultLimits(cfg.Batch)
 	l.FrameBytes = cfg.MessageBytes - messageHead
 	l.WindowSteps, l.WindowBytes = cfg.WindowSteps, cfg.WindowBytes
+	l.MaxWindowSteps, l.MaxWindowBytes = cfg.WindowMaxSteps, cfg.WindowMaxBytes
 	l.MaxLinger, l.Idle, l.OpenBudget = cfg.Linger, cfg.Idle, cfg.OpenBudget
 	return l
 }
@@ -93,7 +96,7 @@ func newServer(cfg config.Config, able engine.Capabilities, s *shard.Shard, dire
 	o := rpc.Options{
 		WorkerID: cfg.WorkerID, Build: &workerpb.Build{Version: version, Pin: able.Pin, Patches: able.Patches}, Shard: s, Directory: directory, Revisions: revisions, Limits: limitsOf(cfg),
 		Sessions: cfg.Sessions, Context: cfg.Context, BatchTokens: cfg.Batch, WindowBytes: cfg.WindowWorkerBytes,
-		MessageBytes: cfg.MessageBytes, Drain: cfg.Drain, Keepalive: cfg.Keepalive, Log: log,
+		OutgoingBytes: cfg.OutgoingBytes, OutputBytes: directory.Options().Payload(), MessageBytes: cfg.MessageBytes, Drain: cfg.Drain, Keepalive: cfg.Keepalive, Log: log,
 		TLS: a.grpc, Guard: a.guard, Reflection: cfg.Access.Reflection,
 	}
 	switch {
@@ -163,6 +166,10 @@ func watch(metrics *telemetry.Metrics, s *shard.Shard, d *live.Directory) {
 		return 0
 	})
 	metrics.Gauge("sessions", "Sessions now, lingering ones included.", func() float64 { return float64(d.Sessions()) })
+	metrics.Gauge("buffered_bytes", "What is buffered for peers: steps and frames that came, and all that waits to be sent.", func() float64 {
+		return float64(d.Buffered().Now())
+	})
+	metrics.Gauge("buffered_bytes_most", "The most that was buffered for peers since the start.", func() float64 { return float64(d.Buffered().Most()) })
 	count := func(name, help string, read func(*workerpb.Usage) float64) {
 		metrics.Counter(name, help, func() float64 { return read(d.Metrics().GetTotal()) })
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/config"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/rpc"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session/live"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/telemetry"
 )
@@ -89,11 +90,13 @@ func (w *worker) build(source shard.Source) (err error) {
 	if w.access, err = newAccess(w.cfg.Access, w.log); err != nil {
 		return usage{err}
 	}
-	if w.dialer, err = newDialer(w.cfg, metrics, w.log); err != nil {
+	options := directoryOptions(w.cfg, w.address.Addr(), metrics, w.log)
+	if w.dialer, err = newDialer(w.cfg, options, metrics, w.log); err != nil {
 		w.access.close()
 		return err
 	}
-	directory := newDirectory(w.cfg, w.address.Addr(), w.dialer, metrics, w.log)
+	options.Dialer = w.dialer
+	directory := live.New(options)
 	w.shard = shard.New(shard.Options{
 		Residents: residents{directory, metrics}, Log: w.log, Observer: metrics, Drain: w.cfg.Drain,
 		ProbeInterval: w.cfg.ProbeInterval, ProbeTimeout: w.cfg.ProbeTimeout, Request: requestOf(w.cfg),

@@ -18,6 +18,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain/outbox"
 )
 
 const (
@@ -33,11 +34,14 @@ type Observer interface {
 	RoundTrip(time.Duration)
 }
 
-// Options are how next hops are dialled. All but Observer are required.
+// Options are how next hops are dialled. All but Outgoing, Buffered and Observer are required.
 type Options struct {
 	Policy   Policy
 	Resolver Resolver
 	Dial     dial.Options
+	// Outgoing is how many bytes may wait to be sent on one link; 0: no bound but their number.
+	Outgoing int
+	Buffered *outbox.Gauge // counts what waits to be sent; nil: nobody does
 	Observer Observer
 }
 

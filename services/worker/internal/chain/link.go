@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
@@ -20,6 +21,8 @@ type Handler interface {
 	RoundTrip(*Link, time.Duration)
 	// Received is a message of the next hop.
 	Received(*Link, *workerpb.SessionResponse)
+	// Sent is a message that went out; it comes from another goroutine than the rest.
+	Sent(*Link, *workerpb.SessionRequest)
 	// Ended is the end, unless it was by HangUp. opened says whether Opened had come; err is nil where the stream ended
 	// well, has an Origin where the next hop said it, and is Inferred where it was concluded.
 	Ended(l *Link, opened bool, err *fault.Error)
@@ -37,7 +40,12 @@ type Link struct {
 
 // Open dials HOST:PORT and sends open. bound is how long connecting may take.
 func (d *Dialer) Open(address string, open *workerpb.Open, bound time.Duration, h Handler) *Link {
-	l := &Link{dialer: d, address: address, handler: h, out: outbox.New[*workerpb.SessionRequest](outboxLimit)}
+	l := &Link{dialer: d, address: address, handler: h}
+	l.out = outbox.New(outbox.Options[*workerpb.SessionRequest]{
+		Limit: outboxLimit, Bytes: d.options.Outgoing, Gauge: d.options.Buffered,
+		Size: func(m *workerpb.SessionRequest) int { return proto.Size(m) },
+		Sent: func(m *workerpb.SessionRequest) { h.Sent(l, m) },
+	})
 	l.ctx, l.cancel = context.WithCancel(d.life)
 	l.out.Put(&workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Open{Open: open}}, false)
 	d.all.Add(1)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain/outbox"
@@ -28,7 +29,9 @@ type Ring struct {
 
 // Ring dials HOST:PORT, where the head says that it listens, under the same policy as a next hop.
 func (d *Dialer) Ring(address string, hello *workerpb.RingHello) *Ring {
-	r := &Ring{dialer: d, address: address, out: outbox.New[*workerpb.RingRequest](ringLimit)}
+	r := &Ring{dialer: d, address: address, out: outbox.New(outbox.Options[*workerpb.RingRequest]{
+		Limit: ringLimit, Gauge: d.options.Buffered, Size: func(m *workerpb.RingRequest) int { return proto.Size(m) },
+	})}
 	r.ctx, r.cancel = context.WithCancel(d.life)
 	r.out.Put(&workerpb.RingRequest{Kind: &workerpb.RingRequest_Hello{Hello: hello}}, false)
 	d.all.Add(1)

@@ -47,6 +47,9 @@ type Config struct {
 	WindowSteps       uint32 // first window of a session
 	WindowBytes       uint64
 	WindowWorkerBytes uint64 // sum of all windows
+	WindowMaxSteps    uint32 // how far a session's window grows with use
+	WindowMaxBytes    uint64
+	OutgoingBytes     uint64 // sum of what waits to be sent to all peers
 	MessageBytes      uint32 // greatest gRPC message
 	OpenBudget        time.Duration
 	Idle              time.Duration
@@ -74,12 +77,16 @@ func Default() Config {
 		Sessions: 4, Context: 2048, Threads: uint32(runtime.GOMAXPROCS(0)), Batch: 512, MicroBatch: 512,
 		CacheType: "f16", MemoryMap: true,
 		WindowSteps: 8, WindowBytes: 16 << 20, WindowWorkerBytes: 1 << 30, MessageBytes: 1 << 20,
+		WindowMaxSteps: 64, WindowMaxBytes: 256 << 20, OutgoingBytes: 2 << 30,
 		OpenBudget: 5 * time.Second, Idle: 10 * time.Minute, Keepalive: 20 * time.Second,
 		Linger: 30 * time.Second, Drain: 60 * time.Second,
 		ProbeInterval: 10 * time.Second, ProbeTimeout: 5 * time.Second,
 		LogLevel: slog.LevelInfo, LogFormat: "text",
 	}
 }
+
+// leastOutgoing is the least of OutgoingBytes for each session.
+const leastOutgoing = 1 << 20
 
 // Faults is every violation of a configuration, one sentence each.
 type Faults []string
@@ -121,6 +128,13 @@ func (c Config) conflicts() Faults {
 	}
 	if c.WindowWorkerBytes < c.WindowBytes {
 		fault("%s is %d bytes, less than one session's window of %d; raise it or lower --window-bytes", c.name("window.worker_bytes"), c.WindowWorkerBytes, c.WindowBytes)
+	}
+	if c.WindowMaxBytes < c.WindowBytes || c.WindowMaxSteps < c.WindowSteps {
+		fault("%s and %s are %d and %d, less than the first window of %d steps and %d bytes; raise them or lower the first window",
+			c.name("window.max_steps"), c.name("window.max_bytes"), c.WindowMaxSteps, c.WindowMaxBytes, c.WindowSteps, c.WindowBytes)
+	}
+	if least := uint64(c.Sessions) * leastOutgoing; c.OutgoingBytes < least {
+		fault("%s is %d bytes, too few for the answers of %d sessions; give %d or more, or lower --sessions", c.name("outgoing_bytes"), c.OutgoingBytes, c.Sessions, least)
 	}
 	if c.Listen == c.Admin && !strings.HasSuffix(c.Listen, ":0") {
 		fault("%s and %s are both %s; give each a port of its own", c.name("listen"), c.name("admin"), c.Listen)

@@ -69,12 +69,15 @@ func numericsOf(n engine.Numerics) *workerpb.Numerics {
 // limits are the worker's bounds.
 func (s *Server) limits() *workerpb.Limits {
 	o := s.options
-	window := &workerpb.Credit{Steps: proto.Uint32(o.Limits.WindowSteps), Bytes: proto.Uint64(o.Limits.WindowBytes)}
+	credit := func(steps uint32, bytes uint64) *workerpb.Credit {
+		return &workerpb.Credit{Steps: proto.Uint32(steps), Bytes: proto.Uint64(bytes)}
+	}
 	return &workerpb.Limits{
-		Sessions: o.Sessions, FirstWindow: window, MaxWindow: window, WorkerWindowBytes: o.WindowBytes,
+		Sessions: o.Sessions, FirstWindow: credit(o.Limits.WindowSteps, o.Limits.WindowBytes),
+		MaxWindow: credit(o.Limits.MaxWindowSteps, o.Limits.MaxWindowBytes), WorkerWindowBytes: o.WindowBytes,
 		MessageBytes: o.MessageBytes, BatchTokens: o.BatchTokens, StepTokens: o.Limits.StepTokens,
 		MaxLinger: durationpb.New(o.Limits.MaxLinger), Idle: durationpb.New(o.Limits.Idle),
 		OpenBudget: durationpb.New(o.Limits.OpenBudget), Drain: durationpb.New(o.Drain), PrefillChunk: proto.Uint32(0),
-		Keepalive: durationpb.New(o.Keepalive),
+		Keepalive: durationpb.New(o.Keepalive), WorkerOutgoingBytes: o.OutgoingBytes, OutputBytes: o.OutputBytes,
 	}
 }

@@ -83,6 +83,7 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 	revisions := session.Revisions{Min: 1, Max: 1}
 	directory := live.Options{
 		WorkerID: id, Revisions: revisions, Limits: limits, WindowBytes: 1 << 30, BatchTokens: 64, Chained: true,
+		OutgoingBytes: 1 << 30, Sessions: s.sessions,
 		Dialer: w.dialer, Log: discard, Observer: s.observer,
 	}
 	if s.ring != nil {

@@ -44,26 +44,27 @@ type Store interface {
 
 // Options are what the services need to know. All are required but Store, TLS, Guard, Reflection and Log.
 type Options struct {
-	WorkerID     string
-	Build        *workerpb.Build
-	Shard        Shard
-	Directory    *live.Directory
-	Store        Store // nil: LoadShard is refused
-	Revisions    session.Revisions
-	Limits       session.Limits
-	Sessions     uint32 // at once
-	Context      uint32 // longest of a session, tokens
-	BatchTokens  uint32
-	WindowBytes  uint64 // sum of all windows
-	MessageBytes uint32
-	Drain        time.Duration // where Drain is asked for without a budget
-	Keepalive    time.Duration
-	SendWait     time.Duration // how long a stream that is over may take to send what is left; 0: 5 s
-	TLS          *tls.Config   // nil: none
-	Handshake    time.Duration // how long a connection may take to stand, TLS included; 0: 10 s
-	Guard        *auth.Guard   // nil: everybody may do everything
-	Reflection   bool          // served to those who may observe; without a guard it always is
-	Log          *slog.Logger
+	WorkerID                   string
+	Build                      *workerpb.Build
+	Shard                      Shard
+	Directory                  *live.Directory
+	Store                      Store // nil: LoadShard is refused
+	Revisions                  session.Revisions
+	Limits                     session.Limits
+	Sessions                   uint32 // at once
+	Context                    uint32 // longest of a session, tokens
+	BatchTokens                uint32
+	WindowBytes                uint64 // sum of all windows
+	OutgoingBytes, OutputBytes uint64 // of what waits to be sent to all peers; of one step's payload
+	MessageBytes               uint32
+	Drain                      time.Duration // where Drain is asked for without a budget
+	Keepalive                  time.Duration
+	SendWait                   time.Duration // how long a stream that is over may take to send what is left; 0: 5 s
+	TLS                        *tls.Config   // nil: none
+	Handshake                  time.Duration // how long a connection may take to stand, TLS included; 0: 10 s
+	Guard                      *auth.Guard   // nil: everybody may do everything
+	Reflection                 bool          // served to those who may observe; without a guard it always is
+	Log                        *slog.Logger
 }
 
 // Server is the services of one worker.

@@ -121,8 +121,9 @@ func (c *Core) takeProgress(m *workerpb.SessionResponse) {
 	case *workerpb.SessionResponse_Token:
 		c.tokenBelow(kind.Token)
 	case *workerpb.SessionResponse_Frame:
-		if c.steps.find(kind.Frame.GetStepId()) != nil {
+		if s := c.steps.find(kind.Frame.GetStepId()); s != nil {
 			c.usage.bytesOut += uint64(len(kind.Frame.GetData()))
+			s.sent += uint64(len(kind.Frame.GetData()))
 			c.up(m)
 		}
 	case *workerpb.SessionResponse_Draining:
@@ -198,6 +199,8 @@ func (c *Core) sendResult(s *step) {
 	}
 	c.flow.receive.give(uint64(s.reserved.steps), 0)
 	c.sendFrames(s, payloadOf(s.output))
+	s.sent += uint64(len(payloadOf(m.GetOutput()).GetData()))
+	c.freeRoom(s)
 	c.up(&workerpb.SessionResponse{Kind: &workerpb.SessionResponse_StepResult{StepResult: m}})
 }
 
@@ -218,6 +221,7 @@ func (c *Core) sendFrames(s *step, b *workerpb.Boundary) {
 	}
 	b.Data = nil
 	for _, f := range frames {
+		s.sent += uint64(len(f.GetData()))
 		c.up(&workerpb.SessionResponse{Kind: &workerpb.SessionResponse_Frame{Frame: f}})
 	}
 }

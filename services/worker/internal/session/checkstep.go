@@ -16,13 +16,14 @@ func pathOf(list string, i int, name string) string { return fmt.Sprintf("%s[%d]
 
 // stepRules are what a step's shape is checked against.
 type stepRules struct {
-	hop        *Hop
-	stepTokens uint32 // greatest step of the route
-	frameBytes uint32 // size of a full frame on the route
-	hub        bool   // the boundary goes back to the caller
-	lastHop    bool   // no hop comes after this one
-	first      bool   // nobody but the driver is before this hop
-	runBefore  bool   // a Generate is before this step; whether the driver has its answer yet, a hop cannot know
+	hop         *Hop
+	stepTokens  uint32 // greatest step of the route
+	frameBytes  uint32 // size of a full frame on the route
+	hub         bool   // the boundary goes back to the caller
+	lastHop     bool   // no hop comes after this one
+	first       bool   // nobody but the driver is before this hop
+	outputBytes uint64 // greatest payload of an answer
+	runBefore   bool   // a Generate is before this step; whether the driver has its answer yet, a hop cannot know
 }
 
 // checkStep refuses a step whose shape is wrong. It looks at nothing that changes with time.
@@ -129,12 +130,29 @@ func checkDecode(r stepRules, d *workerpb.Decode) *fault.Error {
 		return malformed("step.decode.want", "NONE, LOGITS_LAST, LOGITS_ALL or SAMPLE")
 	case r.hub && r.lastHop && !r.hop.Shard.Tail() && d.GetWant() != workerpb.Want_WANT_NONE:
 		return malformed("step.decode.want", "NONE, for this worker returns its boundary")
+	case !r.hub || r.hop.Shard.Tail():
+		if rows := r.outputBytes / (uint64(r.hop.Shard.Vocab) * float); uint64(logits(d)) > rows {
+			return malformed("step.decode.tokens", "at most %d for the logits of all, %d bytes in one answer", rows, r.outputBytes)
+		}
+	}
+	switch {
 	case samples != (d.GetSampling() != nil):
 		return malformed("step.decode.sampling", "present with want SAMPLE, and only then")
 	case samples:
 		return checkSampling(r, "step.decode.sampling", d.GetSampling())
 	}
 	return nil
+}
+
+// logits is how many rows of them a Decode asks for.
+func logits(d *workerpb.Decode) int {
+	switch d.GetWant() {
+	case workerpb.Want_WANT_LOGITS_LAST:
+		return 1
+	case workerpb.Want_WANT_LOGITS_ALL:
+		return len(d.GetTokens())
+	}
+	return 0
 }
 
 func checkGenerate(r stepRules, g *workerpb.Generate) *fault.Error {

@@ -60,7 +60,7 @@ type place struct {
 type cause struct {
 	err      *fault.Error
 	open     *workerpb.Open
-	window   uint64 // bytes, with open
+	room     Room // with open
 	request  *workerpb.SessionRequest
 	response *workerpb.SessionResponse
 	rung     *workerpb.RingToken
@@ -88,8 +88,8 @@ func (c *Core) Cached() (length, reserved uint32) { return c.cache.length(), c.c
 // Owns says whether key is the session's.
 func (c *Core) Owns(key []byte) bool { return subtle.ConstantTimeCompare(key, c.key) == 1 }
 
-// Open is a checked Open for this id. windowBytes is what the worker can grant as the first window.
-func (c *Core) Open(now time.Time, open *workerpb.Open, windowBytes uint64) []Effect {
+// Open is a checked Open for this id. room is what the worker can set aside for it.
+func (c *Core) Open(now time.Time, open *workerpb.Open, room Room) []Effect {
 	c.begin(now)
 	event := tables.SessionEventOpenNewer
 	switch {
@@ -100,7 +100,7 @@ func (c *Core) Open(now time.Time, open *workerpb.Open, windowBytes uint64) []Ef
 	case open.GetAttempt() <= c.attempt:
 		event = tables.SessionEventOpenStale
 	}
-	c.fire(event, cause{open: open, window: windowBytes})
+	c.fire(event, cause{open: open, room: room})
 	return c.finish()
 }
 
@@ -291,7 +291,7 @@ func (c *Core) fire(event tables.SessionEvent, why cause) {
 func (c *Core) do(effect tables.SessionEffect, why cause) {
 	switch effect {
 	case tables.SessionEffectBeginOpening:
-		c.beginOpening(why.open, why.window)
+		c.beginOpening(why.open, why.room)
 	case tables.SessionEffectGoOnOpening, tables.SessionEffectGoOn, tables.SessionEffectIgnore, tables.SessionEffectAnswerOk:
 		// pump goes on by itself; the caller of CancelSession and ReleaseSession is answered whatever comes out
 	case tables.SessionEffectSendOpened:

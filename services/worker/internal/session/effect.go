@@ -45,6 +45,8 @@ type (
 	Submit struct{ Work Work }
 	// StopWork asks for an early end of the step in the engine; its outcome still comes.
 	StopWork struct{}
+	// Widen asks for more bytes of window; what can be granted comes by Core.Widened.
+	Widen struct{ Bytes uint64 }
 	// FreeWindow gives back what the session's window took from the worker's.
 	FreeWindow struct{}
 	// Metered is what the attempt that ends used here and Core.Meter did not say yet, once for each that opened.
@@ -67,6 +69,7 @@ func (RungFirst) effect()  {}
 func (HangUp) effect()     {}
 func (Submit) effect()     {}
 func (StopWork) effect()   {}
+func (Widen) effect()      {}
 func (FreeWindow) effect() {}
 func (Metered) effect()    {}
 func (Gone) effect()       {}

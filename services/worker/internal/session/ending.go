@@ -228,8 +228,7 @@ func (c *Core) busyWith(s *step) bool {
 
 // waitsForDriver says whether room for responses is all that keeps a held step from running.
 func (c *Core) waitsForDriver(s *step) bool {
-	need := c.responses(s)
-	return c.job == nil && c.steps.open[0] == s && s.frames == nil && !c.flow.receive.has(need.steps, need.bytes)
+	return c.job == nil && c.steps.open[0] == s && s.frames == nil && !c.hasRoom(c.responses(s))
 }
 
 // late is DEADLINE_EXCEEDED of a step at this hop.

@@ -27,15 +27,20 @@ func (c *Core) holdStep(m *workerpb.Step, bad *fault.Error) {
 	runBefore := c.steps.ran
 	c.steps.ran = runBefore || m.GetGenerate() != nil
 	s := &step{id: m.GetStepId(), after: m.GetAfter(), state: tables.StepHeld, message: m, size: size}
+	s.tightSteps, s.tightBytes = c.flow.in.steps == 0, c.flow.in.bytes < int64(size)
 	c.steps.last = s.id
 	c.steps.open = append(c.steps.open, s)
 	if bad == nil {
 		bad = checkStep(stepRules{
 			hop: c.hop, stepTokens: c.flow.stepTokens, frameBytes: c.flow.frameBytes, hub: c.place.hub,
-			lastHop: c.place.last, first: c.place.first, runBefore: runBefore,
+			lastHop: c.place.last, first: c.place.first, runBefore: runBefore, outputBytes: uint64(c.flow.room),
 		}, m)
 	}
-	framed := size > uint64(len(m.GetBoundary().GetData()))
+	data := m.GetBoundary().GetData()
+	framed := size > uint64(len(data))
+	if m.GetBoundary() != nil {
+		m.Boundary.Data = nil // the message outlives it
+	}
 	switch {
 	case bad != nil:
 		c.failHere(s, c.mine(bad))
@@ -50,13 +55,13 @@ func (c *Core) holdStep(m *workerpb.Step, bad *fault.Error) {
 		s.sampling = samplingOf(g.GetSampling())
 		s.run = &run{max: g.GetMaxTokens(), stops: g.GetStopTokens(), anyEnd: !g.GetIgnoreEog(), gap: g.GetTokenBudget().AsDuration()}
 	}
-	c.usage.bytesIn += uint64(len(m.GetBoundary().GetData()))
+	c.usage.bytesIn += uint64(len(data))
 	s.deadline = c.now.Add(m.GetBudget().AsDuration())
 	if framed {
 		s.frames = newCollector(size, c.flow.frameBytes)
 		return
 	}
-	s.data = m.GetBoundary().GetData()
+	s.data = data
 	c.complete(s)
 }
 

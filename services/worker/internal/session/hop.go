@@ -27,14 +27,17 @@ type Revisions struct{ Min, Max uint32 }
 
 // Limits are the bounds of one session. All are reported in Capability.
 type Limits struct {
-	StepTokens  uint32        // greatest step, tokens, ≥ 1
-	FrameBytes  uint32        // size of a full frame, bytes, ≥ 65536
-	WindowSteps uint32        // first window, steps, ≥ 1
-	WindowBytes uint64        // first window, boundary bytes
-	MaxLinger   time.Duration // greatest linger
-	Idle        time.Duration // a session without an unanswered step and without a message ends after it; 0: never
-	OpenBudget  time.Duration // greatest part of Open.budget that this hop uses itself
-	CloseWait   time.Duration // how long the next hop may take to say Closed
+	StepTokens  uint32 // greatest step, tokens, ≥ 1
+	FrameBytes  uint32 // size of a full frame, bytes, ≥ 65536
+	WindowSteps uint32 // first window, steps, ≥ 1
+	WindowBytes uint64 // first window, boundary bytes; more where one greatest step is larger
+	// MaxWindowSteps and MaxWindowBytes are how far a window grows with use.
+	MaxWindowSteps uint32
+	MaxWindowBytes uint64
+	MaxLinger      time.Duration // greatest linger
+	Idle           time.Duration // a session without an unanswered step and without a message ends after it; 0: never
+	OpenBudget     time.Duration // greatest part of Open.budget that this hop uses itself
+	CloseWait      time.Duration // how long the next hop may take to say Closed
 	// EngineRest is how long a cancelled step may stay in the engine once its time is over; then the session ends.
 	EngineRest time.Duration
 }
@@ -42,7 +45,7 @@ type Limits struct {
 // DefaultLimits are those that the contract promises, for steps of up to batchTokens tokens.
 func DefaultLimits(batchTokens uint32) Limits {
 	return Limits{
-		StepTokens: batchTokens, FrameBytes: 983040, WindowSteps: 8, WindowBytes: 16 << 20,
+		StepTokens: batchTokens, FrameBytes: 983040, WindowSteps: 8, WindowBytes: 16 << 20, MaxWindowSteps: 64, MaxWindowBytes: 256 << 20,
 		MaxLinger: 10 * time.Minute, Idle: 30 * time.Minute, OpenBudget: 5 * time.Second, CloseWait: 2 * time.Second,
 		EngineRest: 150 * time.Millisecond,
 	}
@@ -88,13 +91,36 @@ func (h *Hop) widthIn() uint32 {
 	return h.Shard.BoundaryIn.Width
 }
 
-// stepTokens is the greatest step that fits this hop's batch and its window.
-func (h *Hop) stepTokens(windowBytes uint64) uint32 {
-	n := h.Limits.StepTokens
+// Room is what a worker sets aside for an attempt, bytes.
+type Room struct {
+	Window   uint64 // boundaries that come from the upstream
+	Outgoing uint64 // payload that waits to be sent to one neighbour
+}
+
+// FirstWindow is the bytes of the first window: room for one greatest step at least.
+func (h *Hop) FirstWindow() uint64 {
+	greatest := uint64(h.Limits.StepTokens) * uint64(h.widthIn()) * float
+	return max(h.Limits.WindowBytes, min(greatest, h.Limits.MaxWindowBytes))
+}
+
+// stepTokens is the greatest step that fits this hop's batch and its room on either side.
+func (h *Hop) stepTokens(r Room) uint32 {
+	n := uint64(h.Limits.StepTokens)
 	if w := uint64(h.widthIn()) * float; w > 0 {
-		n = uint32(min(uint64(n), windowBytes/w))
+		n = min(n, r.Window/w)
 	}
-	return n
+	if w := uint64(h.widthOut()) * float; w > 0 {
+		n = min(n, r.Outgoing/w)
+	}
+	return uint32(n)
+}
+
+// widthOut is the width of the boundary that is made here; 0 at the tail.
+func (h *Hop) widthOut() uint32 {
+	if h.Shard.BoundaryOut == nil {
+		return 0
+	}
+	return h.Shard.BoundaryOut.Width
 }
 
 func (h *Hop) numerics() *workerpb.Numerics {

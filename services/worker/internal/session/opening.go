@@ -27,7 +27,7 @@ const (
 type opening struct {
 	stage  stage
 	waited bool // the engine had to be waited for
-	window uint64
+	room   Room
 	found  *workerpb.CacheState // before the caches are made equal
 	target uint32               // length that this hop and those before it can have; at last, that all have
 	below  *workerpb.Opened     // of the next hop
@@ -35,7 +35,7 @@ type opening struct {
 }
 
 // beginOpening takes on an attempt. What an older one left in the cache stays for now.
-func (c *Core) beginOpening(o *workerpb.Open, window uint64) {
+func (c *Core) beginOpening(o *workerpb.Open, room Room) {
 	c.meter()
 	c.emit(Attach{})
 	c.attempt, c.open, c.attached, c.active = o.GetAttempt(), o, true, c.now
@@ -43,7 +43,7 @@ func (c *Core) beginOpening(o *workerpb.Open, window uint64) {
 		first: o.GetHeld() == nil, last: len(o.GetRoute()) == 0, below: len(o.GetRoute()),
 		hub: o.GetEgress() == workerpb.Egress_EGRESS_RETURN,
 	}
-	c.opening = opening{stage: stageRest, waited: c.job != nil, window: window}
+	c.opening = opening{stage: stageRest, waited: c.job != nil, room: room}
 	c.flow, c.steps, c.usage, c.metered = flow{}, queue{}, usage{}, usage{}
 	c.lingerDeadline, c.closeDeadline, c.restDeadline = time.Time{}, time.Time{}, time.Time{}
 	c.linger = o.GetLinger().AsDuration()
@@ -55,9 +55,9 @@ func (c *Core) advanceOpening() bool {
 	if c.job != nil {
 		return false
 	}
-	if c.hop.stepTokens(c.opening.window) == 0 {
+	if c.hop.stepTokens(c.opening.room) == 0 {
 		c.fire(tables.SessionEventRefusedHere, cause{err: c.mine(fault.New(workerpb.ErrorCode_ERROR_CODE_NO_CAPACITY,
-			"the windows of other sessions take all that worker %s has", c.hop.WorkerID))})
+			"the windows and answers of other sessions take all that worker %s has", c.hop.WorkerID))})
 		return true
 	}
 	switch c.opening.stage {
@@ -203,8 +203,8 @@ func (c *Core) sendOpened() {
 	limits := c.hop.Limits
 	o := &workerpb.Opened{
 		Revision: narrow(c.hop, c.open.GetRevisions()).GetMax(), Features: c.hop.ready(),
-		Window:        &workerpb.Credit{Steps: proto.Uint32(limits.WindowSteps), Bytes: proto.Uint64(c.opening.window)},
-		MaxStepTokens: c.hop.stepTokens(c.opening.window), FrameBytes: limits.FrameBytes, Cache: c.cache.state(),
+		Window:        &workerpb.Credit{Steps: proto.Uint32(limits.WindowSteps), Bytes: proto.Uint64(c.opening.room.Window)},
+		MaxStepTokens: c.hop.stepTokens(c.opening.room), FrameBytes: limits.FrameBytes, Cache: c.cache.state(),
 		Ability: c.ability(), Hops: []*workerpb.HopReport{c.report()}, Linger: c.open.GetLinger(),
 	}
 	if b := c.opening.below; b != nil {
@@ -222,7 +222,7 @@ func (c *Core) sendOpened() {
 		}
 	}
 	c.belowReach = reachOf(c.opening.below.GetCache().GetReach())
-	c.flow = newFlow(o, c.opening.below, c.open.GetReceive())
+	c.flow = newFlow(o, c.opening.below, c.open.GetReceive(), c.opening.room)
 	c.opened, c.openDeadline = o, time.Time{}
 	c.up(&workerpb.SessionResponse{Kind: &workerpb.SessionResponse_Opened{Opened: o}})
 	c.joinRing()

@@ -98,7 +98,9 @@ func (c *Core) evaluated(j *job, o Outcome) {
 	s.shapes = append(s.shapes, uint32(len(j.tokens)))
 	if !j.iterate {
 		c.refund(s)
-		s.applied = err == nil
+		if s.applied = err == nil; s.applied {
+			c.grow(s)
+		}
 	}
 	if err == nil && !finite(r.Boundary.Data) {
 		err = engine.Errorf(engine.NumericFault, "what the engine made holds NaN or Inf") // and is undone like any failed step
@@ -280,6 +282,7 @@ func (c *Core) forward(s *step, boundary *workerpb.Boundary) {
 		Kind: s.message.GetKind(), Boundary: boundary,
 	}
 	c.flow.out.take(1, int64(boundary.GetSize()))
+	c.flow.down -= int64(boundary.GetSize())
 	s.passed, c.steps.sent = true, s.id
 	s.waitTo = c.waitBelow(s.deadline.Sub(c.now))
 	c.down(&workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Step{Step: m}})

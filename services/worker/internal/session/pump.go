@@ -142,34 +142,37 @@ func (c *Core) mismatch(format string, args ...any) *fault.Error {
 		With(func(e *fault.Error) { e.Detail = c.cache.detail() })
 }
 
-// roomFor says whether there is room downstream for all that a step makes, and above for its responses; the latter is set
-// aside.
+// roomFor says whether there is room downstream for all that a step makes, here for what waits to be sent, and above for its
+// responses; the latter two are set aside.
 func (c *Core) roomFor(s *step) bool {
-	if !c.place.last && !c.flow.out.has(1, int64(c.sizeOut(len(s.tokens)))) {
+	out := int64(c.sizeOut(len(s.tokens)))
+	if !c.place.last && (!c.flow.out.has(1, out) || c.flow.down < out) {
 		return false
 	}
 	need := c.responses(s)
-	if !c.flow.receive.has(need.steps, need.bytes) {
+	if !c.hasRoom(need) {
 		return false
 	}
-	c.flow.receive.take(need.steps, need.bytes)
+	if c.place.first {
+		c.flow.receive.take(need.steps, need.bytes)
+	}
+	c.flow.up -= need.bytes
 	s.reserved = need
 	return true
 }
 
-// sizeOut is the bytes of the boundary of rows tokens that this hop makes.
-func (c *Core) sizeOut(rows int) uint64 {
-	if out := c.hop.Shard.BoundaryOut; out != nil {
-		return uint64(rows) * uint64(out.Width) * float
-	}
-	return 0
+// hasRoom says whether the driver has room for responses, and this hop for those that the upstream has not taken.
+func (c *Core) hasRoom(need credit) bool {
+	return (!c.place.first || c.flow.receive.has(need.steps, need.bytes)) && c.flow.up >= need.bytes
 }
 
-// responses is what the first answer to a step takes of the driver's room. Only the first hop looks at it.
+// sizeOut is the bytes of the boundary of rows tokens that this hop makes.
+func (c *Core) sizeOut(rows int) uint64 {
+	return uint64(rows) * uint64(c.hop.widthOut()) * float
+}
+
+// responses is what the first answer to a step takes of the room above. Only the first hop looks at the driver's.
 func (c *Core) responses(s *step) credit {
-	if !c.place.first {
-		return credit{}
-	}
 	row := int64(c.hop.Shard.Vocab) * float
 	switch {
 	case c.place.hub && !c.hop.Shard.Tail():

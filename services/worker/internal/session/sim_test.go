@@ -50,7 +50,7 @@ type node struct {
 	dialed   bool // a link into this hop exists
 	opened   bool // Opened came over it
 	broken   error
-	wins     uint64
+	wins     session.Room
 	gone     int
 	id       engine.SessionID
 	last     func()      // says that the driver's stream ends
@@ -100,7 +100,7 @@ func newNode(t testing.TB, model fake.Options, index int, layers engine.LayerRan
 			{Name: "ring", Status: workerpb.FeatureStatus_FEATURE_STATUS_OFF, Reason: "later"},
 		},
 	}
-	n := &node{index: index, hop: hop, engine: e, id: sessionID, wins: limits.WindowBytes}
+	n := &node{index: index, hop: hop, engine: e, id: sessionID, wins: session.Room{Window: limits.WindowBytes, Outgoing: 1 << 20}}
 	n.core = session.New(hop, sessionID, key)
 	return n
 }
@@ -180,6 +180,8 @@ func (w *world) deliverDown(n *node, at int) {
 	from := "D"
 	if n.index > 0 {
 		from = fmt.Sprint(n.index - 1)
+		before := w.hops[n.index-1]
+		w.apply(before, before.core.SentDown(w.now, session.PayloadDown(m)))
 	}
 	w.note("%s>%d %s", from, n.index, describe(m))
 	if o := m.GetOpen(); o != nil {
@@ -206,6 +208,7 @@ func (n *node) attachedTo() bool {
 func (w *world) deliverUp(n *node) {
 	m := n.up[0]
 	n.up = n.up[1:]
+	w.apply(n, n.core.SentUp(w.now, session.PayloadUp(m)))
 	if n.index == 0 {
 		w.note("0>D %s", describe(m))
 		w.got = append(w.got, m)
@@ -301,6 +304,7 @@ func (w *world) step(n *node, job session.Work, o *session.Outcome) {
 
 // apply carries out effects.
 func (w *world) apply(n *node, effects []session.Effect) {
+	widen := uint64(0)
 	for _, e := range effects {
 		switch e := e.(type) {
 		case session.Up:
@@ -335,11 +339,16 @@ func (w *world) apply(n *node, effects []session.Effect) {
 			n.work = append(n.work, e.Work)
 		case session.StopWork:
 			n.stop = true
+		case session.Widen:
+			widen += e.Bytes
 		case session.Gone:
 			n.gone++
 		case session.Impossible:
 			w.t.Errorf("hop %d: impossible transition in table %s: %s in %s", n.index, e.Table, e.Event, e.State)
 		}
+	}
+	if widen > 0 {
+		w.apply(n, n.core.Widened(w.now, widen))
 	}
 }
 

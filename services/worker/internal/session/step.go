@@ -23,6 +23,8 @@ type step struct {
 	data     []byte // its boundary
 	frames   *collector
 	refunded bool
+	// With it, its sender could not have sent another one like it.
+	tightSteps, tightBytes bool
 
 	received time.Time // of its last byte
 	deadline time.Time // of this hop
@@ -39,6 +41,7 @@ type step struct {
 	sampled  uint32
 	finish   workerpb.Finish
 	reserved credit // room for responses that was set aside for it
+	sent     uint64 // payload of its answer that went up
 	compute  time.Duration
 	shapes   []uint32
 }

@@ -32,7 +32,7 @@ func in(t *testing.T, state tables.SessionState) *bench {
 	if state == tables.SessionNone {
 		return b
 	}
-	b.take(b.n.core.Open(b.now, b.open, 1<<20))
+	b.take(b.n.core.Open(b.now, b.open, session.Room{Window: 1 << 20, Outgoing: 1 << 20}))
 	if state == tables.SessionOpening {
 		return b
 	}
@@ -110,7 +110,7 @@ func (b *bench) failedBelow(id uint64) *workerpb.SessionResponse {
 // inputs are the ways in which an event of the table comes about. Those that a core raises itself have no input of their
 // own; they are played in the scenarios.
 var inputs = map[tables.SessionEvent]func(*bench){
-	tables.SessionEventOpenNew:           func(b *bench) { b.take(b.n.core.Open(b.now, b.open, 1<<20)) },
+	tables.SessionEventOpenNew:           func(b *bench) { b.take(b.n.core.Open(b.now, b.open, session.Room{Window: 1 << 20, Outgoing: 1 << 20})) },
 	tables.SessionEventOpenNewer:         func(b *bench) { b.reopen(9, b.open.GetSessionKey()) },
 	tables.SessionEventOpenStale:         func(b *bench) { b.reopen(5, b.open.GetSessionKey()) },
 	tables.SessionEventOpenWrongKey:      func(b *bench) { b.reopen(9, make([]byte, 32)) },
@@ -145,7 +145,7 @@ var inputs = map[tables.SessionEvent]func(*bench){
 func (b *bench) reopen(attempt uint64, key []byte) {
 	o := proto.Clone(b.open).(*workerpb.Open)
 	o.Attempt, o.SessionKey = attempt, key
-	b.take(b.n.core.Open(b.now, o, 1<<20))
+	b.take(b.n.core.Open(b.now, o, session.Room{Window: 1 << 20, Outgoing: 1 << 20}))
 }
 
 func said() *fault.Error {

@@ -89,7 +89,10 @@ func (c *Core) failLater(failed *step, event tables.StepEvent) {
 
 // drop takes a step out of the engine and frees what it holds here.
 func (c *Core) drop(s *step) {
-	c.flow.receive.give(uint64(s.reserved.steps), uint64(s.reserved.bytes))
+	if c.place.first {
+		c.flow.receive.give(uint64(s.reserved.steps), uint64(s.reserved.bytes))
+	}
+	c.freeRoom(s)
 	s.reserved = credit{}
 	if s.run != nil {
 		s.run.next, s.run.gapTo = nil, time.Time{}

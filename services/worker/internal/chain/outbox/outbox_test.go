@@ -8,7 +8,7 @@ import (
 )
 
 func TestControlOvertakes(t *testing.T) {
-	o := outbox.New[int](4)
+	o := outbox.New(outbox.Options[int]{Limit: 4})
 	for n, control := range []bool{false, false, true, true} {
 		if !o.Put(n, control) {
 			t.Fatal("full too early")
@@ -25,7 +25,7 @@ func TestControlOvertakes(t *testing.T) {
 }
 
 func TestFinishSendsTheRest(t *testing.T) {
-	o := outbox.New[int](4)
+	o := outbox.New(outbox.Options[int]{Limit: 4})
 	o.Put(1, false)
 	o.Finish()
 	if !o.Put(2, false) {
@@ -40,7 +40,7 @@ func TestFinishSendsTheRest(t *testing.T) {
 }
 
 func TestDropForgets(t *testing.T) {
-	o := outbox.New[int](4)
+	o := outbox.New(outbox.Options[int]{Limit: 4})
 	o.Put(1, false)
 	o.Drop()
 	if got, ok := o.Take(t.Context()); ok {
@@ -50,7 +50,7 @@ func TestDropForgets(t *testing.T) {
 
 // Take waits for a message, and for no longer than its context.
 func TestTakeWaits(t *testing.T) {
-	o := outbox.New[int](4)
+	o := outbox.New(outbox.Options[int]{Limit: 4})
 	took := make(chan int)
 	go func() {
 		n, _ := o.Take(t.Context())

@@ -10,7 +10,7 @@ import (
 
 // apply carries out effects, and returns the outcomes of work that the scheduler did not take. The caller holds mu.
 func (s *Session) apply(effects []session.Effect) (failed []session.Outcome) {
-	slow := false
+	slow, widen := false, uint64(0)
 	for _, e := range effects {
 		switch e := e.(type) {
 		case session.Up:
@@ -44,6 +44,8 @@ func (s *Session) apply(effects []session.Effect) (failed []session.Outcome) {
 			}
 		case session.StopWork:
 			s.residence.scheduler.Cancel(s.id)
+		case session.Widen:
+			widen += e.Bytes
 		case session.FreeWindow:
 			s.directory.freeWindow(s.window)
 			s.window = 0
@@ -55,9 +57,13 @@ func (s *Session) apply(effects []session.Effect) (failed []session.Outcome) {
 			s.impossible(e)
 		}
 	}
+	if more := s.directory.widen(widen); more > 0 {
+		s.window += more
+		failed = append(failed, s.apply(s.core.Widened(time.Now(), more))...)
+	}
 	if slow && !s.over {
 		failed = append(failed, s.apply(s.core.Violate(time.Now(), fault.New(workerpb.ErrorCode_ERROR_CODE_SLOW_CONSUMER,
-			"more than %d messages wait to be sent", outboxLimit)))...)
+			"more than %d messages or %d bytes wait to be sent", outboxLimit, s.directory.options.Stream())))...)
 	}
 	return failed
 }
@@ -81,6 +87,7 @@ func (s *Session) send(m *workerpb.SessionResponse) bool {
 func (s *Session) attach() {
 	s.upstream = s.offering
 	s.upstream.session = s
+	s.upstream.attached.Store(s)
 	s.directory.freeWindow(s.window)
 	s.window, s.offered = s.offered, 0
 }
@@ -107,6 +114,7 @@ func (s *Session) hangUp() {
 // finish forgets the session.
 func (s *Session) finish() {
 	s.over = true
+	s.count(0)
 	s.hangUp()
 	s.timer.Stop()
 	s.directory.forget(s)

@@ -149,6 +149,39 @@ func (d *Directory) evictOldest(but *Session) bool {
 	return oldest != nil && oldest.evict()
 }
 
+// outgoing takes room for what a stream sends, and the link behind it; the part of it for payload, or 0 when there is none.
+func (d *Directory) outgoing(u *Upstream) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !u.holds {
+		if d.streams >= streamsPerSession*uint64(max(d.options.Sessions, 1)) {
+			return 0
+		}
+		u.holds = true
+		d.streams++
+	}
+	return d.options.Payload()
+}
+
+func (d *Directory) freeOutgoing(u *Upstream) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if u.holds {
+		u.holds = false
+		d.streams--
+	}
+}
+
+// widen takes bytes by which a window grows. It leaves the second half of the bound to first windows.
+func (d *Directory) widen(bytes uint64) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	half := d.options.WindowBytes / 2
+	bytes = min(bytes, half-min(half, d.windows))
+	d.windows += bytes
+	return bytes
+}
+
 // window takes bytes for a first window from the worker's bound; fewer than asked for when little is left.
 func (d *Directory) window(bytes uint64) uint64 {
 	d.mu.Lock()

@@ -21,6 +21,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/batch"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain/outbox"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
 )
@@ -35,13 +36,16 @@ type Observer interface {
 	RungFirst()
 }
 
-// Options are what a directory needs to know. All are required but Observer.
+// Options are what a directory needs to know. All are required but Buffered and Observer.
 type Options struct {
 	WorkerID      string
 	Revisions     session.Revisions
 	Limits        session.Limits
-	WindowBytes   uint64 // sum of all windows
-	BatchTokens   int    // most rows of one native call
+	WindowBytes   uint64        // sum of all windows
+	OutgoingBytes uint64        // sum of what waits to be sent to all peers
+	Sessions      uint32        // at once
+	Buffered      *outbox.Gauge // of all that is buffered for peers; nil: one of its own
+	BatchTokens   int           // most rows of one native call
 	Deterministic bool
 	Chained       bool   // chain.allow lists something
 	Ring          string // HOST:PORT where a tail reaches this worker as head; empty: it offers no ring
@@ -59,6 +63,7 @@ type Directory struct {
 	shard    *residence // nil: no shard
 	drained  time.Time  // when sessions will be closed; zero: not draining
 	windows  uint64     // bytes granted
+	streams  uint64     // that hold room for what they send
 	changed  chan struct{}
 	totals   totals
 }
@@ -78,11 +83,26 @@ func New(options Options) *Directory {
 	if options.Observer == nil {
 		options.Observer = deaf{}
 	}
+	if options.Buffered == nil {
+		options.Buffered = &outbox.Gauge{}
+	}
 	options.Limits.FrameBytes = max(options.Limits.FrameBytes, leastFrame)
 	return &Directory{options: options, sessions: map[engine.SessionID]*Session{}, changed: make(chan struct{})}
 }
 
 var _ shard.Residents = (*Directory)(nil)
+
+// streamsPerSession is how many streams there can be for each session at once: the last messages of older attempts may wait
+// to be taken.
+const streamsPerSession = 2
+
+// Stream is how many bytes may wait to be sent on one stream, or on the link behind it.
+func (o Options) Stream() uint64 {
+	return o.OutgoingBytes / (2 * streamsPerSession * uint64(max(o.Sessions, 1)))
+}
+
+// Payload is the part of it that one step's boundary or answer may take.
+func (o Options) Payload() uint64 { return o.Stream() - o.Stream()/8 }
 
 // Settle takes a fresh engine into service.
 func (d *Directory) Settle(l shard.Loaded) {
@@ -141,6 +161,12 @@ func (d *Directory) Evict(ctx context.Context, why *fault.Error) {
 		d.options.Log.Error("the engine does not come to rest", "cause", err)
 	}
 }
+
+// Options are those that it was made with.
+func (d *Directory) Options() Options { return d.options }
+
+// Buffered is the gauge of all that is buffered for peers.
+func (d *Directory) Buffered() *outbox.Gauge { return d.options.Buffered }
 
 // Sessions is how many there are, lingering ones included.
 func (d *Directory) Sessions() int {

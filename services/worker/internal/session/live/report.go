@@ -115,7 +115,7 @@ func (d *Directory) Metrics() *workerpb.GetMetricsResponse {
 	defer d.mu.Unlock()
 	m := &workerpb.GetMetricsResponse{
 		Total: proto.Clone(&d.totals.usage).(*workerpb.Usage), SessionsOpened: d.totals.opened,
-		ImpossibleTransitions: d.totals.impossible,
+		ImpossibleTransitions: d.totals.impossible, BufferedBytes: proto.Uint64(d.options.Buffered.Now()), BufferedMost: proto.Uint64(d.options.Buffered.Most()),
 	}
 	for code, n := range d.totals.errors {
 		m.Errors = append(m.Errors, &workerpb.ErrorCount{Code: uint32(code), Count: n})

@@ -34,6 +34,7 @@ type Session struct {
 	lingering time.Time   // since when; zero: not
 	active    time.Time
 	timer     *time.Timer
+	buffered  uint64    // as the gauge knows it
 	armed     time.Time // when the timer fires; zero: it does not
 	over      bool
 }
@@ -84,12 +85,19 @@ func (s *Session) broken(p any) {
 
 // note keeps what others look at.
 func (s *Session) note() {
+	s.count(s.core.Buffered())
 	lingers := s.core.State() == tables.SessionLingering
 	if lingers && s.lingering.IsZero() {
 		s.lingering = time.Now()
 	} else if !lingers {
 		s.lingering = time.Time{}
 	}
+}
+
+// count tells the gauge what is buffered.
+func (s *Session) count(bytes uint64) {
+	s.directory.options.Buffered.Add(int64(bytes) - int64(s.buffered))
+	s.buffered = bytes
 }
 
 // arm sets the timer, if it would fire too late.
@@ -126,8 +134,9 @@ func (s *Session) open(u *Upstream, open *workerpb.Open) bool {
 		return false
 	}
 	s.offering, s.active = u, time.Now()
-	s.offered = s.directory.window(s.residence.hop.Limits.WindowBytes)
-	s.do(func(now time.Time) []session.Effect { return s.core.Open(now, open, s.offered) })
+	s.offered = s.directory.window(s.residence.hop.FirstWindow())
+	room := session.Room{Window: s.offered, Outgoing: s.directory.outgoing(u)}
+	s.do(func(now time.Time) []session.Effect { return s.core.Open(now, open, room) })
 	s.directory.freeWindow(s.offered) // unless Attach took it over
 	s.offering, s.offered = nil, 0
 	return true
@@ -231,7 +240,7 @@ func (s *Session) outcome(o session.Outcome) {
 	}
 }
 
-// RoundTrip is part of chain.Handler, as are Received and Ended.
+// RoundTrip is part of chain.Handler, as are Received, Sent and Ended.
 func (s *Session) RoundTrip(l *chain.Link, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,6 +255,28 @@ func (s *Session) Received(l *chain.Link, m *workerpb.SessionResponse) {
 	defer s.mu.Unlock()
 	if s.link == l {
 		s.do(func(now time.Time) []session.Effect { return s.core.Downstream(now, m) })
+	}
+}
+
+// Sent is a message that went to the next hop.
+func (s *Session) Sent(l *chain.Link, m *workerpb.SessionRequest) {
+	n := session.PayloadDown(m)
+	if n == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link == l && !s.over {
+		s.do(func(now time.Time) []session.Effect { return s.core.SentDown(now, n) })
+	}
+}
+
+// sentUp says that payload went out to the upstream.
+func (s *Session) sentUp(u *Upstream, bytes uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.upstream == u && !s.over {
+		s.do(func(now time.Time) []session.Effect { return s.core.SentUp(now, bytes) })
 	}
 }
 

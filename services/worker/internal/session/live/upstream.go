@@ -3,10 +3,14 @@ package live
 import (
 	"context"
 	"sync"
+	"sync/atomic"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain/outbox"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 )
 
 // outboxLimit is how many responses may wait for one stream; room for responses keeps it far below.
@@ -18,9 +22,12 @@ type Upstream struct {
 	directory *Directory
 	out       *outbox.Outbox[*workerpb.SessionResponse]
 
-	caller  Caller   // set before the first message; used by the reader alone
-	session *Session // set by the first message; used by the reader alone
-	refused bool     // the first message was refused; used by the reader alone
+	caller   Caller                  // set before the first message; used by the reader alone
+	session  *Session                // set by the first message; used by the reader alone
+	attached atomic.Pointer[Session] // the same, for the writer
+	refused  bool                    // the first message was refused; used by the reader alone
+
+	holds bool // room for what it sends; guarded by Directory.mu
 
 	mu   sync.Mutex
 	end  *fault.Error
@@ -33,7 +40,19 @@ type Caller struct{ Principal, OnBehalfOf string }
 
 // Stream makes the upstream of a stream that has just begun.
 func (d *Directory) Stream() *Upstream {
-	return &Upstream{directory: d, over: make(chan struct{}), out: outbox.New[*workerpb.SessionResponse](outboxLimit)}
+	u := &Upstream{directory: d, over: make(chan struct{})}
+	u.out = outbox.New(outbox.Options[*workerpb.SessionResponse]{
+		Limit: outboxLimit, Bytes: int(d.options.Stream()), Gauge: d.options.Buffered,
+		Size: func(m *workerpb.SessionResponse) int { return proto.Size(m) }, Sent: u.sent,
+	})
+	return u
+}
+
+// sent tells the session of payload that has gone out.
+func (u *Upstream) sent(m *workerpb.SessionResponse) {
+	if n := session.PayloadUp(m); n > 0 {
+		u.attached.Load().sentUp(u, n)
+	}
 }
 
 // From says who opened the stream. It comes before the first Receive, from the same goroutine.
@@ -54,6 +73,7 @@ func (u *Upstream) Receive(m *workerpb.SessionRequest) {
 // Ended says that nothing more comes from the stream.
 func (u *Upstream) Ended() {
 	u.out.Drop()
+	u.directory.freeOutgoing(u)
 	if u.session != nil {
 		u.session.upstreamEnded(u)
 	}
