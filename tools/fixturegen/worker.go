@@ -119,7 +119,7 @@ func failed() *workerpb.Health {
 
 func metrics() *workerpb.GetMetricsResponse {
 	return &workerpb.GetMetricsResponse{
-		Instance: instance(0), Total: usage(), SessionsOpened: 3, Batches: 90, BatchRows: 210, SharedRows: 40, ImpossibleTransitions: 1,
+		Instance: instance(0), Total: usage(), SessionsOpened: 3, Batches: 90, BatchRows: 210, SharedRows: 40, ImpossibleTransitions: 1, BufferedBytes: big(windowBytes), BufferedMost: big(3 * windowBytes),
 		Errors: []*workerpb.ErrorCount{
 			{Code: uint32(workerpb.ErrorCode_ERROR_CODE_MALFORMED), Count: 1},
 			{Code: uint32(workerpb.ErrorCode_ERROR_CODE_CANCELLED), Count: 4},

@@ -5,6 +5,7 @@ const (
 	outcome = "services/worker/internal/session/outcome.go"
 	caches  = "services/worker/internal/session/cache.go"
 	hop     = "services/worker/internal/session/hop.go"
+	apply   = "services/worker/internal/session/live/apply.go"
 	chain   = "libs/client/cachehash/cachehash.go"
 )
 
@@ -16,6 +17,11 @@ func flowMutants() []Mutant {
 		{"flow.credit-twice", []string{"FLO-1"}, flow, "\ts.refunded = true\n", "\ts.refunded = s.id%2 == 0\n"},
 		{"flow.credit-of-failed-steps-lost", []string{"FLO-1"}, unwind, "\ts.frames = nil\n\tc.refund(s)\n", "\ts.frames = nil\n"},
 		{"flow.credit-of-truncations-lost", []string{"FLO-1"}, pump, "\t\t\tc.refund(s)\n\t\t\tc.truncated(s)", "\t\t\tc.truncated(s)"},
+		{"flow.window-never-grows", []string{"FLO-9"}, flow, "if more := min(window.steps, int64(limits.MaxWindowSteps)-window.steps); more > 0 {", "if more := int64(0); more > 0 {"},
+		{"flow.window-grows-without-use", []string{"FLO-9"}, flow, "\tif s.tightSteps {\n", "\t{\n"},
+		{"flow.window-without-end", []string{"FLO-9"}, flow, "min(window.steps, int64(limits.MaxWindowSteps)-window.steps)", "window.steps"},
+		{"flow.buffered-not-counted", []string{"FLO-7"}, flow, "n += uint64(cap(s.data)) + s.frames.held()", "_ = s"},
+		{"flow.buffered-for-ever", []string{"FLO-7"}, apply, "\ts.over = true\n\ts.count(0)\n", "\ts.over = true\n"},
 		{"flow.one-token-beyond-the-room", []string{"FLO-4"}, pump, "if !c.flow.receive.has(1, 0) {", "if !c.flow.receive.has(0, 0) {"},
 	}
 }
@@ -38,7 +44,7 @@ func timeMutants() []Mutant {
 	return []Mutant{
 		{"time.budget-does-not-run", []string{"TIM-1"}, hold, "s.received, s.frames = c.now, nil\n\ts.deadline = c.now.Add(s.message.GetBudget().AsDuration())",
 			"s.received, s.frames = c.now, nil\n\ts.deadline = c.now.Add(time.Hour)"},
-		{"time.frames-wait-for-ever", []string{"FLO-6"}, hold, "c.usage.bytesIn += uint64(len(m.GetBoundary().GetData()))\n\ts.deadline = c.now.Add(m.GetBudget().AsDuration())",
+		{"time.frames-wait-for-ever", []string{"FLO-6"}, hold, "c.usage.bytesIn += uint64(len(data))\n\ts.deadline = c.now.Add(m.GetBudget().AsDuration())",
 			"s.deadline = c.now.Add(time.Hour)"},
 		{"time.gap-not-watched", []string{"GEN-6"}, outcome, "r.gapTo = c.now.Add(r.gap + 2*linkSlack)", "r.gapTo = c.now.Add(time.Hour)"},
 		{"time.next-hop-waited-for", []string{"FEN-6"}, hop, "const linkSlack = 200 * time.Millisecond", "const linkSlack = 20 * time.Second"},

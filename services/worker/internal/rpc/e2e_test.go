@@ -41,17 +41,18 @@ type worker struct {
 
 // setting is what a test may want to be different.
 type setting struct {
-	model    string
-	sessions uint32
-	limits   func(*session.Limits)
-	allow    []string
-	address  string // to listen on; empty: a free port
-	server   []grpc.ServerOption
-	sendWait time.Duration
-	guard    *guard // nil: everybody may do everything
-	options  func(*rpc.Options)
-	observer live.Observer
-	ring     func(own string) string // where tails are told to reach a worker, from where it listens; nil: nowhere
+	model     string
+	sessions  uint32
+	limits    func(*session.Limits)
+	allow     []string
+	address   string // to listen on; empty: a free port
+	server    []grpc.ServerOption
+	sendWait  time.Duration
+	guard     *guard // nil: everybody may do everything
+	options   func(*rpc.Options)
+	directory func(*live.Options)
+	observer  live.Observer
+	ring      func(own string) string // where tails are told to reach a worker, from where it listens; nil: nowhere
 }
 
 // start makes a worker ready.
@@ -88,6 +89,9 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 	}
 	if s.ring != nil {
 		directory.Ring = s.ring(w.address)
+	}
+	if s.directory != nil {
+		s.directory(&directory)
 	}
 	w.dir = live.New(directory)
 	w.shard = shard.New(shard.Options{
