@@ -21,7 +21,7 @@ type Case struct {
 func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
-		capabilityCases(), healthCases(), promiseCases(), strictCases(), openCases(), routeCases(), attemptCases(), orderCases(),
+		capabilityCases(), healthCases(), promiseCases(), strictCases(), revisionCases(), openCases(), routeCases(), attemptCases(), orderCases(),
 		stepCases(), fenceCases(), decodeCases(), generateCases(), samplingCases(), cancelCases(), flowCases(), roomCases(), timeCases(), cacheCases(),
 		endCases(), textCases(), hubCases(), peerCases(), ringCases(), shardCases(), lifecycleCases(),
 	} {

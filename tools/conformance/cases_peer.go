@@ -232,7 +232,7 @@ func peerCases() []Case {
 			d.result(id)
 		}},
 	}
-	cases = append(cases, peerCacheCases()...)
+	cases = append(append(cases, peerCacheCases()...), revisionPeerCases()...)
 	for i := range cases { // they need a target that dials
 		cases[i].Skip = either(hops(2), func(t *Target) string {
 			if t.Peer == nil {

@@ -28,7 +28,8 @@ type link struct {
 	t      *T
 	stream grpc.BidiStreamingClient[workerpb.SessionRequest, workerpb.SessionResponse]
 	in     chan *workerpb.SessionResponse
-	end    error // set before in is closed; io.EOF for status OK
+	end    error  // set before in is closed; io.EOF for status OK
+	speaks uint32 // revision in whose words the target must answer; as agreed on once Opened came
 	hangUp context.CancelFunc
 }
 
@@ -40,7 +41,7 @@ func (t *T) link(h *Hop) *link {
 		cancel()
 		t.Fatalf("open a stream to %s: %v", h.Address, err)
 	}
-	l := &link{t: t, stream: stream, in: make(chan *workerpb.SessionResponse, 4096), hangUp: cancel}
+	l := &link{t: t, stream: stream, in: make(chan *workerpb.SessionResponse, 4096), hangUp: cancel, speaks: 1}
 	go l.read(ctx)
 	t.Cleanup(cancel)
 	return l
@@ -75,6 +76,10 @@ func (l *link) send(m *workerpb.SessionRequest) {
 func (l *link) next() *workerpb.SessionResponse {
 	select {
 	case m := <-l.in:
+		if o := m.GetOpened(); o != nil {
+			l.speaks = o.GetRevision()
+		}
+		l.t.inWords(m, l.speaks)
 		return m
 	case <-time.After(patience):
 		l.t.Fatalf("nothing came for %v", patience)
@@ -127,6 +132,7 @@ func (t *T) errorOf(err error) *workerpb.ShardError {
 		t.Errorf("an error came with status OK")
 	}
 	t.sane(found[0])
+	t.inWords(found[0], 1)
 	return found[0]
 }
 

@@ -4,6 +4,7 @@ const (
 	checkOpen = "services/worker/internal/session/checkopen.go"
 	opening   = "services/worker/internal/session/opening.go"
 	core      = "services/worker/internal/session/core.go"
+	revision  = "services/worker/internal/session/revision.go"
 	strict    = "services/worker/internal/session/strict.go"
 	directory = "services/worker/internal/session/live/directory.go"
 	live      = "services/worker/internal/session/live/session.go"
@@ -21,10 +22,14 @@ func openMutants() []Mutant {
 		{"open.on-behalf-of-any-length", []string{"VER-2"}, checkOpen, "len(o.GetOnBehalfOf()) > 256", "len(o.GetOnBehalfOf()) > 512"},
 		{"open.revision-zero", []string{"VER-2"}, checkOpen, "r.GetMin() == 0 || r.GetMax() < r.GetMin()", "r.GetMax() < r.GetMin()"},
 		{"open.needs-without-bound", []string{"VER-2"}, checkOpen, "len(o.GetNeeds()) > 32", "len(o.GetNeeds()) > 64"},
-		{"open.newer-revisions-served", []string{"VER-3"}, checkOpen, "r.GetMin() > h.Revisions.Max || ", ""},
+		{"open.newer-revisions-served", []string{"VER-3"}, revision, "return both, both.GetMin() <= both.GetMax()", "return both, true"},
 		{"open.ranges-swapped", []string{"VER-3"}, checkOpen,
-			"Theirs: o.GetRevisions(), Ours: &workerpb.RevisionRange{Min: h.Revisions.Min, Max: h.Revisions.Max}",
-			"Ours: o.GetRevisions(), Theirs: &workerpb.RevisionRange{Min: h.Revisions.Min, Max: h.Revisions.Max}"},
+			"Theirs: o.GetRevisions(), Ours: &workerpb.RevisionRange{Min: r.Min, Max: r.Max}",
+			"Ours: o.GetRevisions(), Theirs: &workerpb.RevisionRange{Min: r.Min, Max: r.Max}"},
+		{"open.words-judged-before-revisions", []string{"VER-3"}, directory, "if err := spoken.Refuse(m.GetOpen()); err != nil {", "if err := spoken.Refuse(nil); err != nil {"},
+		{"open.revision-not-offered", []string{"VER-4"}, opening, "r < c.common().GetMin() || r > c.common().GetMax()", "r < c.common().GetMin()"},
+		{"open.revisions-passed-on-whole", []string{"VER-4"}, opening, "Revisions: c.common(), Needs", "Revisions: o.GetRevisions(), Needs"},
+		{"words.value-of-no-revision", []string{"VER-7"}, capability, "Verified: l.Verified,", "Verified: l.Verified + 77,"},
 		{"open.needs-ignored", []string{"VER-5"}, checkOpen, "if !h.on(name) {", "if false {"},
 		{"open.first-need-named-alone", []string{"VER-5"}, checkOpen, "MissingFeatures: missing,", "MissingFeatures: missing[:min(1, len(missing))],"},
 		{"open.context-zero", []string{"VER-2"}, checkOpen, "case o.GetContextTokens() == 0:", "case false:"},
@@ -45,7 +50,7 @@ func openMutants() []Mutant {
 		{"open.lingering-not-evicted", []string{"OPN-12"}, live, "return s.directory.evictOldest(s)", "return false"},
 		{"open.newest-evicted", []string{"OPN-12"}, directory, "at.Before(since)", "at.After(since)"},
 		{"open.features-of-this-hop-alone", []string{"VER-6"}, opening, "common(o.Features, b.GetFeatures())", "o.Features"},
-		{"open.revision-not-the-greatest", []string{"VER-4"}, checkOpen, "Max: min(r.GetMax(), h.Revisions.Max)}", "Max: r.GetMax()}"},
+		{"open.revision-not-the-greatest", []string{"VER-4"}, revision, "Max: min(theirs.GetMax(), r.Max)}", "Max: theirs.GetMax()}"},
 	}
 }
 
@@ -90,9 +95,9 @@ func attemptMutants() []Mutant {
 func strictMutants() []Mutant {
 	return []Mutant{
 		{"strict.unknown-fields", []string{"VER-1"}, strict, "if raw := m.GetUnknown(); len(raw) > 0 {", "if raw := m.GetUnknown(); false {"},
-		{"strict.unknown-fields-below", []string{"VER-1"}, strict, "return stranger(v.Message(), at)", "return \"\", \"\""},
+		{"strict.unknown-fields-below", []string{"VER-1"}, strict, "return r.stranger(v.Message(), at, revision)", "return \"\", \"\""},
 		{"strict.unknown-fields-in-lists", []string{"VER-1"}, strict, "for i := range list.Len() {", "for i := range min(list.Len(), 0) {"},
-		{"strict.unknown-enums", []string{"VER-1"}, strict, "!f.IsList() && f.Enum().Values().ByNumber(v.Enum()) == nil", "false"},
+		{"strict.unknown-enums", []string{"VER-1"}, strict, "f.Enum() != nil && !f.IsList() && !r.speaks", "false && !r.speaks"},
 		{"strict.path-not-named", []string{"VER-1", "VER-2"}, strict, "FieldDetail{Path: path,", "FieldDetail{Path: \"\","},
 		{"strict.step-ends-the-session", []string{"STP-7"}, core, "s.GetStepId() > c.steps.last {", "s.GetStepId() > c.steps.last && false {"},
 		{"strict.unary-calls", []string{"VER-1"}, access, "if m, ok := request.(proto.Message); ok {", "if m, ok := request.(proto.Message); ok && false {"},

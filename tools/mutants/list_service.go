@@ -50,7 +50,7 @@ func serviceMutants() []Mutant {
 		{"text.spaces-trimmed", []string{"TXT-3"}, shard, "return &workerpb.DetokenizeResponse{Data: data}, err", "return &workerpb.DetokenizeResponse{Data: bytes.TrimSpace(data)}, err"},
 		{"text.chat-answered-without-a-template", []string{"TXT-5"}, shard, "return nil, t.noChat(r.GetFingerprint())\n}\n\nfunc (t *textService) ParseChat", "return &workerpb.RenderChatResponse{}, nil\n}\n\nfunc (t *textService) ParseChat"},
 		{"shard.load-without-a-name", []string{"VER-2"}, shard, "r.GetModel() == \"\" || len", "len"},
-		{"shard.load-read-leniently", []string{"VER-1"}, shard, "if err := session.Strict(r); err != nil {\n\t\treturn shard.Order{}, err", "if err := session.Strict(r); false {\n\t\treturn shard.Order{}, err"},
+		{"shard.load-read-leniently", []string{"VER-1"}, shard, "if err := s.server.strict(r); err != nil {\n\t\treturn shard.Order{}, err", "if err := s.server.strict(r); false {\n\t\treturn shard.Order{}, err"},
 		{"hub.boundary-kept", []string{"HUB-1"}, outcome, "s.output = &workerpb.Output{Kind: &workerpb.Output_Boundary{Boundary: rowsOf(r.Boundary)}}", "s.output = nil"},
 		{"hub.no-samples-at-the-tail", []string{"HUB-3"}, checkStep, "case r.hub && r.lastHop && !r.hop.Shard.Tail() && d", "case r.hub && r.lastHop && d"},
 	}

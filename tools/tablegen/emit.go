@@ -15,8 +15,11 @@ import (
 //go:embed templates/*.tmpl
 var templates embed.FS
 
-// taxonomyFile is the one table that is no lifecycle.
-const taxonomyFile = "errors.v1.yaml"
+// The tables that are no lifecycles.
+const (
+	taxonomyFile  = "errors.v1.yaml"
+	revisionsFile = "revisions.v1.yaml"
+)
 
 // Generate reads every table of dir and returns the files of package tables, and the reference page of the errors: name
 // to content, formatted.
@@ -31,6 +34,13 @@ func Generate(dir, display string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if data, err = read(revisionsFile); err != nil {
+		return nil, fmt.Errorf("read the revisions: %w", err)
+	}
+	revisions, err := ParseRevisions(display+"/"+revisionsFile, data, taxonomy)
+	if err != nil {
+		return nil, err
+	}
 	names, err := lifecycleFiles(dir)
 	if err != nil {
 		return nil, err
@@ -40,6 +50,9 @@ func Generate(dir, display string) (map[string][]byte, error) {
 		return nil, err
 	}
 	if out["ERRORS.md"], err = render("errors.md.tmpl", taxonomy); err != nil {
+		return nil, err
+	}
+	if out["revisions.go"], err = render("revisions.tmpl", revisions); err != nil {
 		return nil, err
 	}
 	if out["doc.go"], err = render("doc.tmpl", nil); err != nil {
@@ -71,7 +84,7 @@ func lifecycleFiles(dir string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), ".v1.yaml") && e.Name() != taxonomyFile {
+		if strings.HasSuffix(e.Name(), ".v1.yaml") && e.Name() != taxonomyFile && e.Name() != revisionsFile {
 			names = append(names, e.Name())
 		}
 	}

@@ -23,6 +23,7 @@ type ErrorLine struct {
 	Scope    string `yaml:"scope"`    // without the prefix ERROR_SCOPE_
 	Recovery string `yaml:"recovery"` // without the prefix RECOVERY_
 	Since    int    `yaml:"since"`    // revision that introduced it, ≥ 1
+	Instead  string `yaml:"instead"`  // older code that a caller of an older revision is told; exactly where since is above 1
 	Sentence string `yaml:"sentence"` // for a person; ends with a full stop
 
 	line int
@@ -31,7 +32,7 @@ type ErrorLine struct {
 // UnmarshalYAML keeps the line, for messages, and refuses unknown keys.
 func (e *ErrorLine) UnmarshalYAML(node *yaml.Node) error {
 	type plain ErrorLine
-	if err := onlyKeys(node, "code", "number", "grpc", "scope", "recovery", "since", "sentence"); err != nil {
+	if err := onlyKeys(node, "code", "number", "grpc", "scope", "recovery", "since", "instead", "sentence"); err != nil {
 		return err
 	}
 	if err := node.Decode((*plain)(e)); err != nil {
@@ -75,6 +76,9 @@ func ParseTaxonomy(file string, data []byte) (*Taxonomy, error) {
 		}
 		byCode[e.Code], byNumber[e.Number] = e.line, e.Code
 	}
+	for _, e := range t.Errors {
+		checkInstead(&f, &t, e)
+	}
 	if err := f.err(); err != nil {
 		return nil, err
 	}
@@ -103,6 +107,17 @@ func checkErrorLine(f *faults, e ErrorLine) {
 	}
 	if !strings.HasSuffix(e.Sentence, ".") {
 		f.add(e.line, "%s: sentence %q does not end with a full stop", e.Code, e.Sentence)
+	}
+}
+
+// checkInstead finds a younger code that older callers cannot be told.
+func checkInstead(f *faults, t *Taxonomy, e ErrorLine) {
+	i := slices.IndexFunc(t.Errors, func(other ErrorLine) bool { return other.Code == e.Instead })
+	switch {
+	case e.Since <= 1 && e.Instead != "":
+		f.add(e.line, "%s: instead is %s, but every caller knows a code of revision 1", e.Code, e.Instead)
+	case e.Since > 1 && (i < 0 || t.Errors[i].Since >= e.Since):
+		f.add(e.line, "%s: instead is %q; it must be a code that callers of older revisions than %d know", e.Code, e.Instead, e.Since)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/distributed-gguf-runtime/dgr/gen/tables"
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/worker"
@@ -23,8 +24,8 @@ const MaxHops = 32
 
 // MinRevision and MaxRevision are the revisions of the contract that this client speaks.
 const (
-	MinRevision = 1
-	MaxRevision = 1
+	MinRevision = tables.MinRevision
+	MaxRevision = tables.MaxRevision
 )
 
 // Hop is one worker of a route.

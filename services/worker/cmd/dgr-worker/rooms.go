@@ -24,9 +24,6 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/telemetry"
 )
 
-// revisions of the contract that this worker speaks.
-var revisions = session.Revisions{Min: 1, Max: 1}
-
 // messageHead is the part of a message's limit that is left for what stands beside a frame.
 const messageHead = 64 << 10
 
@@ -64,7 +61,7 @@ func newDialer(cfg config.Config, d live.Options, metrics *telemetry.Metrics, lo
 
 func directoryOptions(cfg config.Config, at net.Addr, metrics *telemetry.Metrics, log *slog.Logger) live.Options {
 	return live.Options{
-		WorkerID: cfg.WorkerID, Revisions: revisions, Limits: limitsOf(cfg), WindowBytes: cfg.WindowWorkerBytes,
+		WorkerID: cfg.WorkerID, Revisions: session.Spoken(), Limits: limitsOf(cfg), WindowBytes: cfg.WindowWorkerBytes,
 		OutgoingBytes: cfg.OutgoingBytes, Sessions: cfg.Sessions, Buffered: &outbox.Gauge{},
 		BatchTokens: int(cfg.Batch), Deterministic: cfg.Deterministic, Chained: len(cfg.ChainAllow) > 0,
 		Ring: ringOf(cfg, at), Log: log, Observer: metrics,
@@ -94,7 +91,7 @@ func limitsOf(cfg config.Config) session.Limits {
 
 func newServer(cfg config.Config, able engine.Capabilities, s *shard.Shard, directory *live.Directory, source shard.Source, a access, log *slog.Logger) *rpc.Server {
 	o := rpc.Options{
-		WorkerID: cfg.WorkerID, Build: &workerpb.Build{Version: version, Pin: able.Pin, Patches: able.Patches}, Shard: s, Directory: directory, Revisions: revisions, Limits: limitsOf(cfg),
+		WorkerID: cfg.WorkerID, Build: &workerpb.Build{Version: version, Pin: able.Pin, Patches: able.Patches}, Shard: s, Directory: directory, Revisions: session.Spoken(), Limits: limitsOf(cfg),
 		Sessions: cfg.Sessions, Context: cfg.Context, BatchTokens: cfg.Batch, WindowBytes: cfg.WindowWorkerBytes,
 		OutgoingBytes: cfg.OutgoingBytes, OutputBytes: directory.Options().Payload(), MessageBytes: cfg.MessageBytes, Drain: cfg.Drain, Keepalive: cfg.Keepalive, Log: log,
 		TLS: a.grpc, Guard: a.guard, Reflection: cfg.Access.Reflection,

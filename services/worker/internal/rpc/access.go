@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"runtime/debug"
 	"strings"
 
@@ -55,13 +56,43 @@ func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerI
 			return nil, s.typed(err)
 		}
 		if m, ok := request.(proto.Message); ok {
-			if err := session.Strict(m); err != nil {
+			if err := s.strict(m); err != nil {
 				return nil, s.typed(err)
 			}
 		}
 	}
 	answer, err = handle(ctx, request)
+	if m, ok := answer.(proto.Message); ok && err == nil {
+		answer = s.words(m)
+	}
 	return answer, s.typed(err)
+}
+
+// strict refuses what is unknown in a request that names no revision.
+func (s *Server) strict(m proto.Message) error {
+	if err := s.options.Revisions.Strict(m, 0); err != nil {
+		return err
+	}
+	return nil
+}
+
+// words is an answer for a caller that named no revision.
+func (s *Server) words(m proto.Message) proto.Message {
+	return session.Words(s.options.Revisions, m, s.options.Revisions.Min)
+}
+
+// worded is a stream whose caller named no revision.
+type worded struct {
+	grpc.ServerStream
+	server *Server
+}
+
+// SendMsg is grpc.ServerStream's.
+func (w worded) SendMsg(answer any) error {
+	if m, ok := answer.(proto.Message); ok {
+		answer = w.server.words(m)
+	}
+	return w.ServerStream.SendMsg(answer)
 }
 
 // stream is around every stream.
@@ -72,7 +103,10 @@ func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamS
 			return s.typed(err)
 		}
 	}
-	return s.typed(handle(server, stream))
+	if info.FullMethod == workerpb.WorkerService_Session_FullMethodName {
+		return s.named(handle(server, stream)) // its upstream knows the caller's revision
+	}
+	return s.typed(handle(server, worded{stream, s}))
 }
 
 // recover makes a panic the INTERNAL of one call.
@@ -83,8 +117,17 @@ func (s *Server) recover(method string, err *error) {
 	}
 }
 
-// typed makes an error of ours name this worker; others stay as they are.
+// typed makes an error of ours name this worker, in the words of a caller that named no revision; others stay as they are.
 func (s *Server) typed(err error) error {
+	var f *fault.Error
+	if err = s.named(err); errors.As(err, &f) {
+		return session.InWords(s.options.Revisions, f, s.options.Revisions.Min)
+	}
+	return err
+}
+
+// named makes an error of ours name this worker; others stay as they are.
+func (s *Server) named(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -53,6 +53,7 @@ type setting struct {
 	directory func(*live.Options)
 	observer  live.Observer
 	ring      func(own string) string // where tails are told to reach a worker, from where it listens; nil: nowhere
+	speaks    session.Revisions       // zero: revision 1
 }
 
 // start makes a worker ready.
@@ -81,7 +82,10 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 	}
 	w := &worker{address: listener.Addr().String(), layers: layers, dialer: chain.New(chain.Options{Policy: policy, Dial: dial.Default()})}
 	id := fmt.Sprintf("w%d", layers.First)
-	revisions := session.Revisions{Min: 1, Max: 1}
+	revisions := s.speaks
+	if revisions.Max == 0 {
+		revisions = session.Revisions{Min: 1, Max: 1}
+	}
 	directory := live.Options{
 		WorkerID: id, Revisions: revisions, Limits: limits, WindowBytes: 1 << 30, BatchTokens: 64, Chained: true,
 		OutgoingBytes: 1 << 30, Sessions: s.sessions,

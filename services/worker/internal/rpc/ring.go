@@ -100,7 +100,7 @@ func (r *ringService) next(stream ringStream) (*workerpb.RingRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := session.Strict(m); err != nil {
+	if err := r.server.strict(m); err != nil {
 		return nil, err
 	}
 	return m, nil

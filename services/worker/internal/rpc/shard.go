@@ -56,7 +56,7 @@ func (s *shardService) order(r *workerpb.LoadShardRequest) (shard.Order, error) 
 	malformed := func(path, expected string) (shard.Order, error) {
 		return shard.Order{}, session.Malformed(path, expected)
 	}
-	if err := session.Strict(r); err != nil {
+	if err := s.server.strict(r); err != nil {
 		return shard.Order{}, err
 	}
 	switch {

@@ -33,7 +33,7 @@ func (w *workerService) GetHealth(context.Context, *workerpb.GetHealthRequest) (
 }
 
 func (w *workerService) WatchHealth(r *workerpb.WatchHealthRequest, stream grpc.ServerStreamingServer[workerpb.WatchHealthResponse]) error {
-	if err := session.Strict(r); err != nil {
+	if err := w.server.strict(r); err != nil {
 		return err
 	}
 	for {
@@ -111,6 +111,7 @@ func (w *workerService) read(stream grpc.BidiStreamingServer[workerpb.SessionReq
 		if first {
 			late.Stop()
 			first = false
+			u.Speaks(m)
 			caller, err := w.mayOpen(stream.Context(), m.GetOpen())
 			if err != nil {
 				w.server.options.Directory.Refuse(u, fault.Of(err))

@@ -61,9 +61,8 @@ func checkVersions(h *Hop, o *workerpb.Open) *fault.Error {
 			return malformed(fmt.Sprintf("open.needs[%d]", i), "a name of 1 to 64 bytes")
 		}
 	}
-	if r.GetMin() > h.Revisions.Max || r.GetMax() < h.Revisions.Min {
-		return versions(h, o, workerpb.ErrorCode_ERROR_CODE_UNSUPPORTED_REVISION, nil,
-			"the caller speaks %d to %d, this hop %d to %d", r.GetMin(), r.GetMax(), h.Revisions.Min, h.Revisions.Max)
+	if err := h.Revisions.Refuse(o); err != nil {
+		return err
 	}
 	var missing []string
 	for _, name := range o.GetNeeds() {
@@ -72,15 +71,15 @@ func checkVersions(h *Hop, o *workerpb.Open) *fault.Error {
 		}
 	}
 	if len(missing) > 0 {
-		return versions(h, o, workerpb.ErrorCode_ERROR_CODE_UNSUPPORTED_FEATURE, missing, "not ON here: %q", missing)
+		return h.Revisions.versions(o, workerpb.ErrorCode_ERROR_CODE_UNSUPPORTED_FEATURE, missing, "not ON here: %q", missing)
 	}
 	return nil
 }
 
-func versions(h *Hop, o *workerpb.Open, code workerpb.ErrorCode, missing []string, format string, args ...any) *fault.Error {
+func (r Revisions) versions(o *workerpb.Open, code workerpb.ErrorCode, missing []string, format string, args ...any) *fault.Error {
 	return fault.New(code, format, args...).With(func(e *fault.Error) {
 		e.Detail = &workerpb.ErrorDetail{Kind: &workerpb.ErrorDetail_Version{Version: &workerpb.VersionDetail{
-			Theirs: o.GetRevisions(), Ours: &workerpb.RevisionRange{Min: h.Revisions.Min, Max: h.Revisions.Max},
+			Theirs: o.GetRevisions(), Ours: &workerpb.RevisionRange{Min: r.Min, Max: r.Max},
 			MissingFeatures: missing,
 		}}}
 	})
@@ -230,11 +229,6 @@ func checkContext(h *Hop, o *workerpb.Open) *fault.Error {
 		})
 	}
 	return nil
-}
-
-// narrow is the revisions that both the caller and this hop speak.
-func narrow(h *Hop, r *workerpb.RevisionRange) *workerpb.RevisionRange {
-	return &workerpb.RevisionRange{Min: max(r.GetMin(), h.Revisions.Min), Max: min(r.GetMax(), h.Revisions.Max)}
 }
 
 // common is the names that are in both lists, in the order of a.

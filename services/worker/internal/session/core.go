@@ -108,7 +108,7 @@ func (c *Core) Open(now time.Time, open *workerpb.Open, room Room) []Effect {
 func (c *Core) Upstream(now time.Time, m *workerpb.SessionRequest) []Effect {
 	c.begin(now)
 	c.active = now
-	if err := Strict(m); err != nil {
+	if err := c.hop.Revisions.Strict(m, c.opened.GetRevision()); err != nil {
 		c.strange(m, err)
 		return c.finish()
 	}

@@ -22,9 +22,6 @@ type Hop struct {
 	Ring        string // HOST:PORT where a tail reaches this worker as head; empty: it offers no ring
 }
 
-// Revisions is the inclusive range that a hop speaks, 1 ≤ Min ≤ Max.
-type Revisions struct{ Min, Max uint32 }
-
 // Limits are the bounds of one session. All are reported in Capability.
 type Limits struct {
 	StepTokens  uint32 // greatest step, tokens, ≥ 1

@@ -147,6 +147,12 @@ func withLength(reach []engine.Span, length uint32) []engine.Span {
 	return append(append([]engine.Span(nil), reach...), engine.Span{From: engine.Pos(length), To: engine.Pos(length)})
 }
 
+// common is the revisions that the upstream and this hop speak.
+func (c *Core) common() *workerpb.RevisionRange {
+	both, _ := c.hop.Revisions.Common(c.open.GetRevisions()) // CheckOpen has seen that there is one
+	return both
+}
+
 // openBelow is the Open for the next hop.
 func (c *Core) openBelow(length uint32, reach []engine.Span) *workerpb.Open {
 	o, next := c.open, c.open.GetRoute()[0]
@@ -158,7 +164,7 @@ func (c *Core) openBelow(length uint32, reach []engine.Span) *workerpb.Open {
 	}
 	return &workerpb.Open{
 		SessionId: o.GetSessionId(), SessionKey: o.GetSessionKey(), Attempt: o.GetAttempt(),
-		Revisions: narrow(c.hop, o.GetRevisions()), Needs: o.GetNeeds(),
+		Revisions: c.common(), Needs: o.GetNeeds(),
 		Expect: expect, ContextTokens: o.GetContextTokens(), Egress: o.GetEgress(), Route: o.GetRoute()[1:], Receive: o.GetReceive(),
 		Linger: o.GetLinger(), Budget: clampBudget(c.budgetBelow()), OnBehalfOf: o.GetOnBehalfOf(), Ring: c.ringBelow(),
 		Held: &workerpb.CacheState{Length: proto.Uint32(length), ChainHash: c.cache.hash(length), Reach: spansOf(reach)},
@@ -176,6 +182,10 @@ func (c *Core) budgetBelow() time.Duration {
 func (c *Core) openedBelow(o *workerpb.Opened) {
 	if c.state != tables.SessionOpening || c.opening.stage != stageDial {
 		c.fire(tables.SessionEventOpenedDownstream, cause{})
+		return
+	}
+	if r := o.GetRevision(); r < c.common().GetMin() || r > c.common().GetMax() {
+		c.wrong("hop %s chose revision %d, which it was not offered", c.nextAddress(), r)
 		return
 	}
 	length := o.GetCache().GetLength()
@@ -202,7 +212,7 @@ func (c *Core) makeEqual() {
 func (c *Core) sendOpened() {
 	limits := c.hop.Limits
 	o := &workerpb.Opened{
-		Revision: narrow(c.hop, c.open.GetRevisions()).GetMax(), Features: c.hop.ready(),
+		Revision: c.common().GetMax(), Features: c.hop.ready(),
 		Window:        &workerpb.Credit{Steps: proto.Uint32(limits.WindowSteps), Bytes: proto.Uint64(c.opening.room.Window)},
 		MaxStepTokens: c.hop.stepTokens(c.opening.room), FrameBytes: limits.FrameBytes, Cache: c.cache.state(),
 		Ability: c.ability(), Hops: []*workerpb.HopReport{c.report()}, Linger: c.open.GetLinger(),

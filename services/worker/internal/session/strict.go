@@ -10,10 +10,13 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 )
 
-// Strict refuses a request that holds, at any depth, a field or an enum value that this revision does not know. The error
-// names the path.
-func Strict(m proto.Message) *fault.Error {
-	path, expected := stranger(m.ProtoReflect(), "")
+// Strict refuses a request that holds, at any depth, a field or an enum value that a revision does not know, or that this
+// worker does not know. The error names the path. A request of no revision is judged as one of the greatest.
+func (r Revisions) Strict(m proto.Message, revision uint32) *fault.Error {
+	if revision == 0 {
+		revision = r.Max
+	}
+	path, expected := r.stranger(m.ProtoReflect(), "", revision)
 	if path == "" {
 		return nil
 	}
@@ -21,36 +24,41 @@ func Strict(m proto.Message) *fault.Error {
 }
 
 // stranger returns the path of the first thing that is not known, and what would be legal; "" when all is known.
-func stranger(m protoreflect.Message, at string) (path, expected string) {
+func (r Revisions) stranger(m protoreflect.Message, at string, revision uint32) (path, expected string) {
 	if raw := m.GetUnknown(); len(raw) > 0 {
 		return join(at, fmt.Sprintf("#%d", fieldNumber(raw))), "no field of this number in " + string(m.Descriptor().Name())
 	}
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch f.Kind() {
-		case protoreflect.MessageKind:
-			path, expected = strangerIn(f, v, join(at, string(f.Name())))
-		case protoreflect.EnumKind:
-			if !f.IsList() && f.Enum().Values().ByNumber(v.Enum()) == nil {
-				path, expected = join(at, string(f.Name())), "a value of "+string(f.Enum().Name())
-			}
-		default: // scalars cannot be strange
+		here := join(at, string(f.Name()))
+		switch {
+		case r.younger(f.FullName(), revision):
+			path, expected = here, fmt.Sprintf("absent: revision %d does not know it", revision)
+		case f.Message() != nil:
+			path, expected = r.strangerIn(f, v, here, revision)
+		case f.Enum() != nil && !f.IsList() && !r.speaks(f.Enum().Values().ByNumber(v.Enum()), revision):
+			path, expected = here, "a value of "+string(f.Enum().Name())
 		}
 		return path == ""
 	})
 	return path, expected
 }
 
-func strangerIn(f protoreflect.FieldDescriptor, v protoreflect.Value, at string) (path, expected string) {
+func (r Revisions) strangerIn(f protoreflect.FieldDescriptor, v protoreflect.Value, at string, revision uint32) (path, expected string) {
 	if !f.IsList() {
-		return stranger(v.Message(), at)
+		return r.stranger(v.Message(), at, revision)
 	}
 	list := v.List()
 	for i := range list.Len() {
-		if path, expected = stranger(list.Get(i).Message(), fmt.Sprintf("%s[%d]", at, i)); path != "" {
+		if path, expected = r.stranger(list.Get(i).Message(), fmt.Sprintf("%s[%d]", at, i), revision); path != "" {
 			return path, expected
 		}
 	}
 	return "", ""
+}
+
+// speaks says whether a revision has an enum value; nil is one that this worker does not know.
+func (r Revisions) speaks(v protoreflect.EnumValueDescriptor, revision uint32) bool {
+	return v != nil && !r.younger(v.FullName(), revision)
 }
 
 func join(at, name string) string {

@@ -80,7 +80,7 @@ func (s *Session) send(m *workerpb.SessionResponse) bool {
 	case *workerpb.SessionResponse_Closed:
 		s.directory.options.Observer.SessionClosed(kind.Closed.GetReason().String())
 	}
-	return s.upstream == nil || s.upstream.out.Put(m, false)
+	return s.upstream == nil || s.upstream.put(m)
 }
 
 // attach makes the stream whose Open is in hand the upstream.

@@ -53,7 +53,11 @@ func (d *Directory) residence() *residence {
 }
 
 func (d *Directory) first(u *Upstream, m *workerpb.SessionRequest) *fault.Error {
-	if err := session.Strict(m); err != nil {
+	spoken := d.options.Revisions
+	if err := spoken.Refuse(m.GetOpen()); err != nil {
+		return err
+	}
+	if err := spoken.Strict(m, m.GetOpen().GetRevisions().GetMin()); err != nil {
 		return err
 	}
 	if m.GetKind() == nil {

@@ -29,9 +29,10 @@ type Upstream struct {
 
 	holds bool // room for what it sends; guarded by Directory.mu
 
-	mu   sync.Mutex
-	end  *fault.Error
-	over chan struct{} // closed once the stream is to end
+	mu       sync.Mutex
+	revision uint32 // in whose words the caller is answered
+	end      *fault.Error
+	over     chan struct{} // closed once the stream is to end
 }
 
 // Caller is who opened a stream: the peer, as it proved itself, and for whom it may say that it acts. Both are empty where
@@ -40,7 +41,7 @@ type Caller struct{ Principal, OnBehalfOf string }
 
 // Stream makes the upstream of a stream that has just begun.
 func (d *Directory) Stream() *Upstream {
-	u := &Upstream{directory: d, over: make(chan struct{})}
+	u := &Upstream{directory: d, revision: d.options.Revisions.Min, over: make(chan struct{})}
 	u.out = outbox.New(outbox.Options[*workerpb.SessionResponse]{
 		Limit: outboxLimit, Bytes: int(d.options.Stream()), Gauge: d.options.Buffered,
 		Size: func(m *workerpb.SessionResponse) int { return proto.Size(m) }, Sent: u.sent,
@@ -53,6 +54,25 @@ func (u *Upstream) sent(m *workerpb.SessionResponse) {
 	if n := session.PayloadUp(m); n > 0 {
 		u.attached.Load().sentUp(u, n)
 	}
+}
+
+// Speaks takes note of what the caller speaks, of its first message. Until that is known it is answered in the words of the
+// worker's least revision.
+func (u *Upstream) Speaks(m *workerpb.SessionRequest) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.revision = u.directory.options.Revisions.Of(m.GetOpen().GetRevisions())
+}
+
+// put queues a response, in the caller's words; it is false when too many wait.
+func (u *Upstream) put(m *workerpb.SessionResponse) bool {
+	u.mu.Lock()
+	if o := m.GetOpened(); o != nil {
+		u.revision = o.GetRevision()
+	}
+	revision := u.revision
+	u.mu.Unlock()
+	return u.out.Put(session.Words(u.directory.options.Revisions, m, revision), false)
 }
 
 // From says who opened the stream. It comes before the first Receive, from the same goroutine.
@@ -103,7 +123,7 @@ func (u *Upstream) finish(err *fault.Error) {
 		return
 	default:
 	}
-	u.end = err
+	u.end = session.InWords(u.directory.options.Revisions, err, u.revision)
 	close(u.over)
 	u.out.Finish()
 }
