@@ -96,6 +96,14 @@ func Gates(ctx context.Context) error {
 	return record.RunGates(ctx, w, p, record.Default, os.Stdout)
 }
 
+// Contract keeps the promises of released contracts.
+type Contract mg.Namespace
+
+// Freeze writes the present revision of the worker's contract into contracts/baseline, for good; see contracts/RELEASING.md.
+func (Contract) Freeze(ctx context.Context) error {
+	return timed("freeze", func(w *workspace.Workspace) error { return verify.Freeze(ctx, w) })
+}
+
 // Conformance proves the proof of the contract.
 type Conformance mg.Namespace
 

@@ -61,8 +61,17 @@ func (l *Lifecycle) Effects() []string {
 
 // Row is the outcome of event in state; the table was checked, so it exists.
 func (l *Lifecycle) Row(state, event string) Row {
+	row, _ := l.Find(state, event)
+	return row
+}
+
+// Find is the outcome of event in state, if the table knows both.
+func (l *Lifecycle) Find(state, event string) (Row, bool) {
 	i := slices.IndexFunc(l.Rows, func(r Row) bool { return r.State == state && r.Event == event })
-	return l.Rows[i]
+	if i < 0 {
+		return Row{}, false
+	}
+	return l.Rows[i], true
 }
 
 // ParseLifecycle reads and checks a lifecycle table; file is its name in messages, t the codes it may use.

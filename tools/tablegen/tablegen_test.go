@@ -53,6 +53,9 @@ func TestTaxonomyFaultsNameTheirLine(t *testing.T) {
 		"status OK":         {"INVALID_ARGUMENT", "OK", `grpc "OK" is no gRPC status of an error`},
 		"unknown scope":     {"scope: STEP", "scope: STAIR", `errors.v1.yaml:4: MALFORMED: scope "STAIR"`},
 		"unknown recovery":  {"FIX_REQUEST", "PRAY", `errors.v1.yaml:4: MALFORMED: recovery "PRAY"`},
+		"young without one": {"since: 1, sentence: \"It is", "since: 2, sentence: \"It is", `errors.v1.yaml:4: MALFORMED: instead is ""`},
+		"young for young":   {"since: 1, sentence: \"It is", "since: 2, instead: MALFORMED, sentence: \"It is", `MALFORMED: instead is "MALFORMED"`},
+		"old with another":  {"since: 1, sentence: \"It is", "since: 1, instead: INTERNAL, sentence: \"It is", "MALFORMED: instead is INTERNAL, but every caller knows"},
 		"since zero":        {"since: 1, sentence: \"It is", "since: 0, sentence: \"It is", "errors.v1.yaml:4: MALFORMED: since is 0"},
 		"no full stop":      {"It is wrong.", "It is wrong", "errors.v1.yaml:4: MALFORMED: sentence"},
 		"another version":   {"version: 1", "version: 2", "version is 2"},
@@ -113,6 +116,7 @@ func TestGoNames(t *testing.T) {
 func TestGenerateRefusesAFileThatIsNotCalledAfterItsTable(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "errors.v1.yaml", goodTaxonomy)
+	write(t, dir, RevisionsFile, goodRevisions)
 	write(t, dir, "gate.v1.yaml", goodLifecycle)
 	_, err := Generate(dir, "tables")
 	require.ErrorContains(t, err, `tables/gate.v1.yaml: its table is "door"; the file must be called door.v1.yaml`)
@@ -121,6 +125,7 @@ func TestGenerateRefusesAFileThatIsNotCalledAfterItsTable(t *testing.T) {
 func TestWriteKeepsTheOldFilesWhenATableHasAFault(t *testing.T) {
 	in, out := t.TempDir(), t.TempDir()
 	write(t, in, "errors.v1.yaml", goodTaxonomy)
+	write(t, in, RevisionsFile, goodRevisions)
 	write(t, in, "door.v1.yaml", strings.Replace(goodLifecycle, "next: SHUT", "next: AJAR", 1))
 	write(t, out, "door.go", "package tables\n")
 	require.Error(t, Write(in, out))
@@ -130,6 +135,7 @@ func TestWriteKeepsTheOldFilesWhenATableHasAFault(t *testing.T) {
 func TestWriteIsDeterministicAndEmptiesTheFolder(t *testing.T) {
 	in, out := t.TempDir(), t.TempDir()
 	write(t, in, "errors.v1.yaml", goodTaxonomy)
+	write(t, in, RevisionsFile, goodRevisions)
 	write(t, in, "door.v1.yaml", goodLifecycle)
 	write(t, out, "window.go", "package tables\n")
 	first, err := Generate(in, "tables")

@@ -10,8 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
+	released "github.com/distributed-gguf-runtime/dgr/tools/contract"
 	"github.com/distributed-gguf-runtime/dgr/tools/generate"
 	"github.com/distributed-gguf-runtime/dgr/tools/pinned"
 	"github.com/distributed-gguf-runtime/dgr/tools/task"
@@ -39,7 +39,7 @@ func Lint(ctx context.Context, w *workspace.Workspace, l *task.List) {
 	l.Do("staticcheck", func() error { return staticcheck(ctx, w) })
 }
 
-// contract runs buf on contracts, and compares with each released image where there is one.
+// contract runs buf on contracts, and compares with each frozen revision.
 func contract(ctx context.Context, w *workspace.Workspace) error {
 	if err := pinned.Ensure(ctx, w, pinned.Generators); err != nil {
 		return err
@@ -49,17 +49,23 @@ func contract(ctx context.Context, w *workspace.Workspace) error {
 		w.Run(ctx, "contracts", nil, buf, "lint"),
 		w.Run(ctx, "contracts", nil, buf, "format", "--diff", "--exit-code"),
 	}
-	images, err := filepath.Glob(w.Path("contracts", "baseline", "*.binpb"))
-	if err != nil {
-		return fmt.Errorf("look for released contracts: %w", err)
+	c := released.Contract{Dir: w.Path("contracts"), Buf: buf}
+	if frozen, err := c.Frozen(); err == nil && len(frozen) == 0 {
+		fmt.Println("no revision is frozen in contracts/baseline: nothing to be compatible with yet")
 	}
-	if len(images) == 0 {
-		fmt.Println("no released contract in contracts/baseline: nothing to be compatible with yet")
+	return errors.Join(append(found, c.Check(ctx))...)
+}
+
+// Freeze writes the greatest revision of the contract down, for all later ones to be held against.
+func Freeze(ctx context.Context, w *workspace.Workspace) error {
+	if err := contract(ctx, w); err != nil {
+		return err
 	}
-	for _, image := range images {
-		found = append(found, w.Run(ctx, "contracts", nil, buf, "breaking", "--against", image))
+	dir, err := released.Contract{Dir: w.Path("contracts"), Buf: pinned.Tool(w, "buf")}.Freeze(ctx)
+	if err == nil {
+		fmt.Println("frozen in", dir)
 	}
-	return errors.Join(found...)
+	return err
 }
 
 // vet runs go vet on each module and on the magefile, which no module holds.
