@@ -61,7 +61,7 @@ func (m Mutant) build(ctx context.Context, w *workspace.Workspace, dir string) (
 	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
 		return "", err
 	}
-	if _, err := w.Output(ctx, "", []string{"CGO_ENABLED=0"}, "go", "build", "-ldflags=-s -w", "-overlay", overlay, "-o", program, "./services/worker/cmd/dgr-worker"); err != nil {
+	if _, err := w.Output(ctx, "", []string{"CGO_ENABLED=0"}, "go", "build", "-p=2", "-ldflags=-s -w", "-overlay", overlay, "-o", program, "./services/worker/cmd/dgr-worker"); err != nil {
 		return "", fmt.Errorf("mutant %s does not build: %w", m.Name, err)
 	}
 	return program, nil

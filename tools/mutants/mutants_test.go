@@ -3,6 +3,7 @@ package mutants
 import (
 	"bytes"
 	"context"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -71,11 +72,11 @@ func TestFaultsAreCaught(t *testing.T) {
 	}
 	some = append(some, Mutant{Name: "no-go", Clauses: []string{"OPN-4"}, File: checkOpen, Old: "package session", New: "package"})
 	var told bytes.Buffer
-	err := Prove(ctx, open(t), some, &told)
+	err := Proof{Space: open(t)}.Mutants(ctx, some, &told)
 	if err == nil || !strings.Contains(err.Error(), "no-go does not build") {
 		t.Errorf("the mutant that is no Go gave %v", err)
 	}
-	for _, want := range []string{"attempt.same-again: attempt.same (1)", "chain.token-of-any-index: peer.token-out-of-order (3)", "2 of 2 faults caught"} {
+	for _, want := range []string{"attempt.same-again: attempt.same (1)", "chain.token-of-any-index: peer.token-out-of-order (3)", "2 of 2 faults caught (100.0 %)"} {
 		if !strings.Contains(told.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, told.String())
 		}
@@ -85,11 +86,50 @@ func TestFaultsAreCaught(t *testing.T) {
 func TestAnEscapeIsAFailure(t *testing.T) {
 	t.Parallel()
 	var told bytes.Buffer
-	err := table(&told, []Verdict{{Mutant: Mutant{Name: "a"}, Case: "x.y", Hops: 3}, {Mutant: Mutant{Name: "b"}}})
-	if err == nil || !strings.Contains(err.Error(), "no case catches b;") {
+	err := table(&told, []Verdict{{Mutant: Mutant{Name: "a"}, Mark: Mark{"x.y", 3}}, {Mutant: Mutant{Name: "b"}}})
+	if err == nil || !strings.Contains(err.Error(), "no case catches b") {
 		t.Errorf("%v", err)
 	}
-	if text := told.String(); !strings.Contains(text, "x.y (3)") || !strings.Contains(text, escaped) || !strings.Contains(text, "1 of 2 faults caught") {
+	if text := told.String(); !strings.Contains(text, "x.y (3)") || !strings.Contains(text, escaped) || !strings.Contains(text, "1 of 2 faults caught (50.0 %)") {
 		t.Errorf("the table is\n%s", text)
+	}
+}
+
+// A run that was broken off goes on where it was, over the same sources only; a whole one leaves its hints.
+func TestARunIsGoneOnWith(t *testing.T) {
+	t.Parallel()
+	space := open(t)
+	hints, state := filepath.Join(t.TempDir(), "caught.json"), filepath.Join(t.TempDir(), "state.json")
+	openIt := func() *ledger {
+		l, err := openLedger(space, hints, state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	l := openIt()
+	all := []Mutant{{Name: "a"}, {Name: "b"}}
+	for _, v := range []Verdict{{Mutant: all[0], Mark: Mark{"x.y", 3}}, {Mutant: all[1]}, {Mutant: Mutant{Name: "gone"}, Mark: Mark{"z", 1}}} {
+		if err := l.note(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l = openIt()
+	if v, ok := l.verdict(all[0]); !ok || v.Mark != (Mark{"x.y", 3}) || v.Mutant.Name != "a" {
+		t.Errorf("a is %+v, %v", v, ok)
+	}
+	l.sources = "others"
+	if err := l.note(Verdict{Mutant: all[0], Mark: Mark{"x.y", 3}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := openIt().verdict(all[0]); ok {
+		t.Error("what other sources gave is believed")
+	}
+	if err := l.over(all); err != nil {
+		t.Fatal(err)
+	}
+	l = openIt()
+	if _, ok := l.verdict(all[0]); ok || l.hint("a") != (Mark{"x.y", 3}) || l.hint("b") != (Mark{}) || l.hint("gone") != (Mark{}) {
+		t.Errorf("after the end: %+v, %+v", l.known, l.done)
 	}
 }

@@ -7,86 +7,157 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
-	"github.com/distributed-gguf-runtime/dgr/tools/conformance"
 	"github.com/distributed-gguf-runtime/dgr/tools/workspace"
 )
-
-// limit is the longest time of one case.
-const limit = 20 * time.Second
 
 // escaped stands where the case would that caught a fault.
 const escaped = "ESCAPED"
 
+// least is the part of the faults that must be caught.
+const least = 0.95
+
 // Verdict is what became of one mutant.
 type Verdict struct {
-	Mutant Mutant
-	Case   string // that caught it; empty: none did
-	Hops   int    // of the route on which it was caught
-	Fault  string // that the case found
+	Mutant Mutant        `json:"-"`
+	Mark                 // what caught it; no case: it escaped
+	Fault  string        `json:"fault"` // that the case found
+	Took   time.Duration `json:"took"`  // with its build
 }
 
-// Prove tries every mutant and tells w of each as it comes, then of all in a table. While one is tried the next one is
-// built. It fails when one escaped, or could not be tried.
-func Prove(ctx context.Context, space *workspace.Workspace, all []Mutant, w io.Writer) (err error) {
+// Proof is a run over mutants.
+type Proof struct {
+	Space *workspace.Workspace
+	Jobs  int           // tried at a time; 0: as many as there are cores
+	Limit time.Duration // of one mutant, with its build; 0: four minutes. One that is not caught by then has escaped
+	Hints string        // file of the cases that caught faults before; empty: none
+	State string        // file by which a run that was broken off is gone on with; empty: it is not
+}
+
+// Mutants tries every mutant, several at a time, and tells w of each as it comes, then of all in a table. It fails when fewer
+// than 95 % were caught, or one could not be tried.
+func (p Proof) Mutants(ctx context.Context, all []Mutant, w io.Writer) (err error) {
+	l, err := openLedger(p.Space, p.Hints, p.State)
+	if err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	programs := make(chan built, 1)
-	go ahead(ctx, space, all, dir, programs)
-	defer func() {
-		cancel()
-		for range programs { // until the builder has ended
-		}
-		err = errors.Join(err, os.RemoveAll(dir))
-	}()
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	began := time.Now()
+	r := &round{proof: p, ledger: l, dir: dir, out: w, all: len(all), verdicts: map[string]Verdict{}}
+	r.each(ctx, all)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	verdicts := make([]Verdict, 0, len(all))
-	var broken []error
-	for b := range programs {
-		v, err := b.try(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil:
-			broken = append(broken, err)
-			fmt.Fprintf(w, "%3d of %d  %v\n", len(broken)+len(verdicts), len(all), err)
-		default:
+	for _, m := range all {
+		if v, ok := r.verdicts[m.Name]; ok {
 			verdicts = append(verdicts, v)
-			fmt.Fprintf(w, "%3d of %d  %s: %s\n", len(broken)+len(verdicts), len(all), v.Mutant.Name, v)
 		}
 	}
-	return errors.Join(append(broken, table(w, verdicts))...)
+	r.broken = append(r.broken, table(w, verdicts), l.over(all))
+	fmt.Fprintf(w, "took %s\n", time.Since(began).Round(time.Second))
+	return errors.Join(r.broken...)
 }
 
-// built is a mutant's program, or why there is none.
-type built struct {
-	mutant  Mutant
-	program string
-	err     error
+// round is one run at work.
+type round struct {
+	proof  Proof
+	ledger *ledger
+	dir    string
+	all    int
+
+	mu       sync.Mutex
+	out      io.Writer
+	tried    int
+	verdicts map[string]Verdict
+	broken   []error
 }
 
-// ahead builds mutants one after the other, each in a folder of its own below dir, until all are built or ctx ends.
-func ahead(ctx context.Context, space *workspace.Workspace, all []Mutant, dir string, programs chan<- built) {
-	defer close(programs)
-	for i, m := range all {
-		b := built{mutant: m}
-		own := filepath.Join(dir, strconv.Itoa(i))
-		if b.err = os.Mkdir(own, 0o700); b.err == nil {
-			b.program, b.err = m.build(ctx, space, own)
-		}
+// each tries all of them, until ctx ends.
+func (r *round) each(ctx context.Context, all []Mutant) {
+	jobs := r.proof.Jobs
+	if jobs == 0 {
+		jobs = runtime.NumCPU()
+	}
+	queue := make(chan Mutant)
+	var workers sync.WaitGroup
+	for range jobs {
+		workers.Go(func() {
+			for m := range queue {
+				r.one(ctx, m)
+			}
+		})
+	}
+	for _, m := range all {
 		select {
-		case programs <- b:
+		case queue <- m:
 		case <-ctx.Done():
+		}
+	}
+	close(queue)
+	workers.Wait()
+}
+
+// one tries one of them, unless that is known already.
+func (r *round) one(ctx context.Context, m Mutant) {
+	v, known := r.ledger.verdict(m)
+	var err error
+	if !known {
+		v, err = r.try(ctx, m)
+		if ctx.Err() != nil {
 			return
 		}
+		if err == nil {
+			err = r.ledger.note(v)
+		}
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tried++
+	if err != nil {
+		r.broken = append(r.broken, err)
+		fmt.Fprintf(r.out, "%3d of %d  %v\n", r.tried, r.all, err)
+		return
+	}
+	r.verdicts[m.Name] = v
+	fmt.Fprintf(r.out, "%3d of %d  %s: %s, %s\n", r.tried, r.all, m.Name, v, v.Took.Round(100*time.Millisecond))
+}
+
+// try builds a mutant in a folder of its own, which is gone afterwards, and runs cases against it until one fails or its
+// time is over.
+func (r *round) try(ctx context.Context, m Mutant) (v Verdict, err error) {
+	limit := r.proof.Limit
+	if limit == 0 {
+		limit = 4 * time.Minute
+	}
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	began := time.Now()
+	dir, err := os.MkdirTemp(r.dir, "")
+	if err != nil {
+		return v, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	program, err := m.build(bounded, r.proof.Space, dir)
+	if err != nil {
+		return v, err
+	}
+	v, err = hunt(bounded, m, program, r.ledger.hint(m.Name))
+	v.Took = time.Since(began)
+	if bounded.Err() != nil {
+		return v, nil // caught, or escaped for now; the end of ctx is the caller's to see
+	}
+	return v, err
 }
 
 // String is the case that caught it, or that it escaped.
@@ -97,7 +168,7 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("%s (%d)", v.Case, v.Hops)
 }
 
-// table prints fault → case. It fails when one escaped.
+// table prints fault → case. It fails when too many escaped.
 func table(w io.Writer, verdicts []Verdict) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nFAULT\tCLAUSES\tCAUGHT BY (HOPS)")
@@ -111,51 +182,23 @@ func table(w io.Writer, verdicts []Verdict) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\n%d of %d faults caught\n", len(verdicts)-len(free), len(verdicts))
+	caught := len(verdicts) - len(free)
+	fmt.Fprintf(w, "\n%d of %d faults caught (%.1f %%)\n", caught, len(verdicts), 100*float64(caught)/float64(max(1, len(verdicts))))
 	if len(free) > 0 {
-		return fmt.Errorf("no case catches %s; add one to tools/conformance that does", strings.Join(free, ", "))
+		fmt.Fprintf(w, "no case catches %s; add one to tools/conformance that does\n", strings.Join(free, ", "))
+	}
+	if float64(caught) < least*float64(len(verdicts)) {
+		return fmt.Errorf("%d of %d faults were caught and %.0f %% must be: no case catches %s", caught, len(verdicts), 100*least, strings.Join(free, ", "))
 	}
 	return nil
 }
 
-// try runs the cases against a mutant until one fails: those that cite its clauses on one worker and on a route of three, then
-// all others. Its program is gone afterwards.
-func (b built) try(ctx context.Context) (v Verdict, err error) {
-	v.Mutant = b.mutant
-	if b.err != nil {
-		return v, b.err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(b.program))) }()
-	routes := [][]string{{"0:"}, {"0:2", "2:4", "4:"}}
-	fleets := make([]*fleet, len(routes))
-	for _, near := range []bool{true, false} {
-		for i, layers := range routes {
-			if fleets[i] == nil {
-				if fleets[i], err = start(ctx, b.program, layers...); err != nil {
-					return v, fmt.Errorf("mutant %s: %w", b.mutant.Name, err)
-				}
-				defer func() { err = errors.Join(err, fleets[i].close()) }()
-			}
-			caught(ctx, &v, fleets[i].target, func(c conformance.Case) bool { return near == b.mutant.breaks(c) })
-			if v.Case != "" {
-				return v, nil
-			}
-		}
-	}
-	return v, ctx.Err()
+// Named are those of some mutants whose names say yes.
+func Named(all []Mutant, yes func(string) bool) []Mutant {
+	return slices.DeleteFunc(slices.Clone(all), func(m Mutant) bool { return !yes(m.Name) })
 }
 
-// breaks says whether a case proves a clause that the mutant breaks.
-func (m Mutant) breaks(c conformance.Case) bool {
-	return slices.ContainsFunc(c.Clauses, func(id string) bool { return slices.Contains(m.Clauses, id) })
-}
-
-// caught notes the first of some cases that fails.
-func caught(ctx context.Context, v *Verdict, target *conformance.Target, some func(conformance.Case) bool) {
-	report := conformance.Run(ctx, target, conformance.Options{Limit: limit, Among: some, FailFast: true})
-	for _, o := range report.Outcomes {
-		if len(o.Faults) > 0 && ctx.Err() == nil {
-			v.Case, v.Hops, v.Fault = o.Case.ID, len(target.Hops), o.Faults[0]
-		}
-	}
+// Files are where a run over a checkout keeps what it knows: hints in the tree, state beside what is built.
+func Files(space *workspace.Workspace) (hints, state string) {
+	return space.Path("tools/mutants/caught.json"), filepath.Join(space.Path(".build"), "mutants.json")
 }
