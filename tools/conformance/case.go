@@ -23,7 +23,7 @@ func Cases() []Case {
 	for _, group := range [][]Case{
 		capabilityCases(), healthCases(), promiseCases(), strictCases(), revisionCases(), openCases(), routeCases(), attemptCases(), orderCases(),
 		stepCases(), fenceCases(), decodeCases(), generateCases(), samplingCases(), cancelCases(), flowCases(), roomCases(), timeCases(), cacheCases(),
-		endCases(), textCases(), hubCases(), peerCases(), ringCases(), shardCases(), lifecycleCases(),
+		endCases(), textCases(), hubCases(), peerCases(), ringCases(), shardCases(), lifecycleCases(), lossCases(),
 	} {
 		all = append(all, group...)
 	}

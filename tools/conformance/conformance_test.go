@@ -44,7 +44,6 @@ func TestMain(m *testing.M) {
 var notYet = map[string]string{
 	"ERR-8": "what a worker logs is not seen from its endpoint",
 	"DIA-4": "what a hop shows of itself is asked for by another worker, not by the program that tries it",
-	"LOS-3": "needs the engine to be lost, which no message asks for",
 }
 
 var clause = regexp.MustCompile(`(?m)^- \*\*([A-Z]{3}-\d+)\*\* ((?:.|\n  )*)`)
@@ -146,14 +145,11 @@ func start(t *testing.T, args ...string) string {
 	return announced.Address
 }
 
-// model has layers for a route that is too long, is wide enough for boundaries and logits that go in frames, and takes its
-// time to be loaded again.
-const model = "fake:layers=40,width=1032,vocab=600,script=load 2+ slow 300ms"
-
 // route is what is told of workers beside their addresses.
 type route struct {
 	peer  bool            // the first may dial a hop of ours
 	store string          // what the first may load again
+	fails bool            // the workers have the faults of conformance.FakeModel
 	known map[string]bool // cases that are known to fail
 	only  *regexp.Regexp  // nil: all cases
 }
@@ -175,6 +171,9 @@ func conform(t *testing.T, r route, addresses ...string) *conformance.Report {
 		t.Fatal(err)
 	}
 	target.Store = r.store
+	if r.fails {
+		target.Faults = conformance.FakeFaults(len(addresses))
+	}
 	if r.peer {
 		if target.Peer, err = conformance.Listen("127.0.0.1:0"); err != nil {
 			t.Fatal(err)
@@ -197,7 +196,8 @@ func conform(t *testing.T, r route, addresses ...string) *conformance.Report {
 
 func TestOneWorkerConforms(t *testing.T) {
 	t.Parallel()
-	report := conform(t, route{store: model}, start(t, "--model", model))
+	model := conformance.FakeModel(0)
+	report := conform(t, route{store: model, fails: true}, start(t, "--model", model))
 	if n := report.Counts(); n[conformance.Passed] < 340 {
 		t.Errorf("%v", n)
 	}
@@ -244,8 +244,9 @@ func TestSmallAnswersConform(t *testing.T) {
 
 func TestRouteOfThreeConforms(t *testing.T) {
 	t.Parallel()
-	report := conform(t, route{peer: true, store: model}, start(t, "--model", model, "--layers", "0:2"), start(t, "--model", model, "--layers", "2:4"),
-		start(t, "--model", model, "--layers", "4:"))
+	report := conform(t, route{peer: true, store: conformance.FakeModel(0), fails: true},
+		start(t, "--model", conformance.FakeModel(0), "--layers", "0:2"), start(t, "--model", conformance.FakeModel(1), "--layers", "2:4"),
+		start(t, "--model", conformance.FakeModel(2), "--layers", "4:"))
 	if n := report.Counts(); n[conformance.Skipped] > 6 {
 		t.Errorf("%v", n)
 	}

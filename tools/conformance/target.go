@@ -21,6 +21,8 @@ type Target struct {
 	Peer *Peer // a next hop of ours that the first hop may dial; nil: none
 	// Store is the name by which the first worker can load its model again; empty: it is not to be drained or unloaded.
 	Store string
+	// Faults are what the engines can be made to fail with.
+	Faults []Fault
 }
 
 // Hop is one worker of the route.

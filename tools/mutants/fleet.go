@@ -16,10 +16,6 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/tools/conformance"
 )
 
-// model has layers for a route that is too long, is wide enough for boundaries and logits that go in frames, and takes its
-// time to be loaded again.
-const model = "fake:layers=40,width=1032,vocab=600,script=load 2+ slow 300ms"
-
 // fleet is workers of one make, and what they are to the cases.
 type fleet struct {
 	target *conformance.Target
@@ -33,7 +29,7 @@ func start(ctx context.Context, program string, layers ...string) (*fleet, error
 	conns := make([]*grpc.ClientConn, len(layers))
 	for i, l := range layers {
 		var err error
-		if addresses[i], err = f.worker(ctx, program, l); err != nil {
+		if addresses[i], err = f.worker(ctx, program, l, conformance.FakeModel(i)); err != nil {
 			return nil, errors.Join(err, f.close())
 		}
 		if conns[i], err = grpc.NewClient(addresses[i], grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
@@ -45,7 +41,7 @@ func start(ctx context.Context, program string, layers ...string) (*fleet, error
 	if f.target, err = conformance.NewTarget(ctx, addresses, conns); err != nil {
 		return nil, errors.Join(err, f.close())
 	}
-	f.target.Store = model
+	f.target.Store, f.target.Faults = conformance.FakeModel(0), conformance.FakeFaults(len(layers))
 	if f.target.Peer, err = conformance.Listen("127.0.0.1:0"); err != nil {
 		return nil, errors.Join(err, f.close())
 	}
@@ -54,7 +50,7 @@ func start(ctx context.Context, program string, layers ...string) (*fleet, error
 }
 
 // worker starts one worker and returns its address.
-func (f *fleet) worker(ctx context.Context, program, layers string) (string, error) {
+func (f *fleet) worker(ctx context.Context, program, layers, model string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, "--engine", "fake", "--model", model, "--layers", layers, "--listen", "127.0.0.1:0",
 		"--admin", "127.0.0.1:0", "--announce", "--exit-with-stdin", "--log-level", "error", "--chain-allow", "127.0.0.1:*",
 		"--ring-advertise", "127.0.0.1:0")

@@ -25,7 +25,7 @@ func All() []Mutant {
 	var all []Mutant
 	for _, group := range [][]Mutant{
 		openMutants(), routeMutants(), attemptMutants(), strictMutants(), stepMutants(), samplingMutants(), fenceMutants(), flowMutants(),
-		runMutants(), timeMutants(), cacheMutants(), errorMutants(), chainMutants(), serviceMutants(),
+		runMutants(), timeMutants(), cacheMutants(), errorMutants(), chainMutants(), serviceMutants(), lossMutants(),
 	} {
 		all = append(all, group...)
 	}

@@ -96,7 +96,7 @@ func interrupted(ctx context.Context) error {
 
 // endure lets the faults of a call that is no step take effect. It holds no lock.
 func (e *fakeEngine) endure(ctx context.Context, op Op) error {
-	struck := e.faults.next(op)
+	struck := e.faults.next(op, nil)
 	if err := e.pause(ctx, struck.delay, struck.stuck, nil); err != nil {
 		return err
 	}

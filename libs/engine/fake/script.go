@@ -39,8 +39,9 @@ const (
 // Rule is one line of a script.
 type Rule struct {
 	Op      Op
-	From    uint64 // first call that it strikes, from 1
-	To      uint64 // last call that it strikes; 0: no last
+	From    uint64          // first call that it strikes, from 1
+	To      uint64          // last call that it strikes; 0: no last
+	Token   *engine.TokenID // it strikes only steps that hold this token; nil: any
 	Action  Action
 	Delay   time.Duration // of ActionSlow
 	Failure engine.Code   // of ActionFail
@@ -50,10 +51,12 @@ type Rule struct {
 type Script []Rule
 
 // ParseScript reads rules apart by `;` or line ends: an operation, then which calls it means (none: each, `3`: the third,
-// `3+`: from the third on), then an action with its argument. Nothing at all is the empty script.
+// `3+`: from the third on, `with 7`: those steps that hold token 7), then an action with its argument. Nothing at all is the
+// empty script.
 //
 //	step slow 20ms
 //	step 5 fail ENGINE_OUT_OF_MEMORY; step 9+ stuck
+//	step with 7 lost
 //	probe nan
 func ParseScript(text string) (Script, error) {
 	var script Script
@@ -77,24 +80,41 @@ func parseRule(words []string) (Rule, error) {
 	if !slices.Contains([]Op{OpLoad, OpOpen, OpStep, OpTruncate, OpProbe}, rule.Op) {
 		return Rule{}, fmt.Errorf("there is no operation %q; write load, open, step, truncate or probe", words[0])
 	}
-	words = words[1:]
-	if len(words) > 0 && words[0][0] >= '0' && words[0][0] <= '9' {
-		number, onward := strings.CutSuffix(words[0], "+")
-		n, err := strconv.ParseUint(number, 10, 64)
-		if err != nil || n == 0 {
-			return Rule{}, fmt.Errorf("%q is no call number; write 3 or 3+", words[0])
-		}
-		rule.From, rule.To = n, n
-		if onward {
-			rule.To = 0
-		}
-		words = words[1:]
+	words, err := rule.which(words[1:])
+	if err != nil {
+		return Rule{}, err
 	}
 	if len(words) == 0 {
 		return Rule{}, fmt.Errorf("the action is missing")
 	}
 	rule.Action = Action(words[0])
 	return rule.withArguments(words[1:])
+}
+
+// which reads the calls that a rule means, and returns the words behind them.
+func (r *Rule) which(words []string) ([]string, error) {
+	switch {
+	case len(words) > 0 && words[0][0] >= '0' && words[0][0] <= '9':
+		number, onward := strings.CutSuffix(words[0], "+")
+		n, err := strconv.ParseUint(number, 10, 64)
+		if err != nil || n == 0 {
+			return nil, fmt.Errorf("%q is no call number; write 3 or 3+", words[0])
+		}
+		r.From, r.To = n, n
+		if onward {
+			r.To = 0
+		}
+		return words[1:], nil
+	case len(words) > 1 && words[0] == "with":
+		n, err := strconv.ParseUint(words[1], 10, 31)
+		if err != nil || r.Op != OpStep {
+			return nil, fmt.Errorf("%q names no token of a step; write step with 7", strings.Join(words[:2], " "))
+		}
+		id := engine.TokenID(n)
+		r.Token = &id
+		return words[2:], nil
+	}
+	return words, nil
 }
 
 func (r Rule) withArguments(arguments []string) (Rule, error) {
@@ -141,15 +161,15 @@ type fault struct {
 	failure             engine.Code
 }
 
-// next counts one call.
-func (f *faults) next(op Op) fault {
+// next counts one call; tokens are those of a step.
+func (f *faults) next(op Op, tokens []engine.TokenID) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls[op]++
 	n := f.calls[op]
 	var struck fault
 	for _, rule := range f.script {
-		if rule.Op == op && n >= rule.From && (rule.To == 0 || n <= rule.To) {
+		if rule.Op == op && n >= rule.From && (rule.To == 0 || n <= rule.To) && (rule.Token == nil || slices.Contains(tokens, *rule.Token)) {
 			struck.add(rule)
 		}
 	}

@@ -148,7 +148,7 @@ func (e *fakeEngine) count(results []engine.StepResult) {
 // evaluate computes step i of a run into w. It says whether the engine is lost.
 func (e *fakeEngine) evaluate(ctx context.Context, r *run, i int, w *work) (lost bool) {
 	step := &r.batch[i]
-	struck := e.faults.next(OpStep)
+	struck := e.faults.next(OpStep, step.Tokens)
 	if struck.lost {
 		return true
 	}

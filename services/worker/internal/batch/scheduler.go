@@ -9,6 +9,7 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"runtime"
@@ -45,6 +46,10 @@ type Job struct {
 	Length  engine.Pos  // Truncate
 	// Done gets the outcome, once; nil: nobody cares. It runs on the scheduler's goroutine and must not wait.
 	Done func(Outcome)
+	// Alone says that no other session may be in the same native call.
+	Alone bool
+	// Lost is told, before anybody else, that the engine was lost in the call that held this job; nil: nobody cares.
+	Lost func()
 	// Retry is asked by Open after NO_CAPACITY: it may free a cache (by Release) and says whether it did.
 	Retry func() bool
 
@@ -239,8 +244,8 @@ func (s *Scheduler) next() (control, steps []*Job, over bool) {
 func (s *Scheduler) pack(queue *[]*Job) []*Job {
 	rows, n := 0, 0
 	for _, j := range *queue {
-		full := n > 0 && (rows+len(j.Step.Tokens) > s.options.Tokens || s.options.Deterministic)
-		if full {
+		alone := s.options.Deterministic || j.Alone || (*queue)[0].Alone
+		if n > 0 && (alone || rows+len(j.Step.Tokens) > s.options.Tokens) {
 			break
 		}
 		rows += len(j.Step.Tokens)
@@ -266,7 +271,7 @@ func (s *Scheduler) call(j *Job) {
 	case Release:
 		o.Err = s.engine.Release(ctx, j.Session)
 	}
-	s.watch(o.Err)
+	s.watch(o.Err, j)
 	if j.Done != nil {
 		j.Done(o)
 	}
@@ -322,12 +327,14 @@ func (s *Scheduler) step(jobs []*Job) {
 	if s.options.Observer != nil {
 		s.options.Observer.Batch(len(jobs), rows, took)
 	}
-	s.watch(err)
+	for _, r := range results {
+		err = cmp.Or(err, lossIn(r.Err))
+	}
+	s.watch(err, jobs...)
 	for i, j := range jobs {
 		o := Outcome{Err: err}
 		if err == nil {
 			o.Result = results[i]
-			s.watch(o.Result.Err)
 		}
 		j.Done(o)
 	}
@@ -367,10 +374,23 @@ func (s *Scheduler) end(sessions, rows int) {
 	}
 }
 
-// watch looks for the loss of the engine.
-func (s *Scheduler) watch(err error) {
+// lossIn is err if it says that the engine is lost, else nil.
+func lossIn(err error) error {
 	if err == nil || engine.CodeOf(err) != engine.EngineFault {
+		return nil
+	}
+	return err
+}
+
+// watch looks for the loss of the engine in a call for jobs.
+func (s *Scheduler) watch(err error, jobs ...*Job) {
+	if lossIn(err) == nil {
 		return
+	}
+	for _, j := range jobs {
+		if j.Lost != nil {
+			j.Lost()
+		}
 	}
 	s.mu.Lock()
 	first := !s.lost

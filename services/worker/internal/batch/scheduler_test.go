@@ -247,6 +247,69 @@ func TestCancelTouchesOneSession(t *testing.T) {
 	}
 }
 
+// One that must be alone shares no call, neither as the first nor behind others; the rest is packed around it.
+func TestAloneSharesNoCall(t *testing.T) {
+	for suspect, want := range map[byte][][]byte{1: {{1}, {2, 3}}, 2: {{1}, {2}, {3}}, 3: {{1, 2}, {3}}} {
+		r := newRig(t, batch.Options{})
+		r.open(1, 2, 3)
+		r.step(9, 0, 1)
+		<-r.gate.enter // all that follows waits behind this call
+		for n := byte(1); n <= 3; n++ {
+			step := engine.Step{Session: id(n), Tokens: []engine.TokenID{10}}
+			if err := r.submit(&batch.Job{Kind: batch.Step, Session: id(n), Step: step, Alone: n == suspect}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.gate.leave <- nil
+		<-r.came
+		var got [][]byte
+		for left := 3; left > 0; left -= len(got[len(got)-1]) {
+			got = append(got, sessions(<-r.gate.enter))
+			r.gate.leave <- nil
+			for range got[len(got)-1] {
+				<-r.came
+			}
+		}
+		if !slices.EqualFunc(got, want, slices.Equal[[]byte]) {
+			t.Errorf("with %d alone: batches %v, want %v", suspect, got, want)
+		}
+	}
+}
+
+// Who was in the call in which the engine was lost is told before the loss is; who only waited is not.
+func TestTheLostBatchIsNamed(t *testing.T) {
+	r := newRig(t, batch.Options{})
+	r.open(1, 2, 3)
+	r.step(9, 0, 1)
+	<-r.gate.enter
+	var named []byte // by the scheduler's goroutine, read once the loss is told
+	put := func(n byte, tokens int) {
+		step := engine.Step{Session: id(n), Tokens: make([]engine.TokenID, tokens)}
+		j := &batch.Job{Kind: batch.Step, Session: id(n), Step: step, Lost: func() { named = append(named, n) }}
+		if err := r.submit(j); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(1, 1)
+	put(2, 1)
+	put(3, 20)
+	r.gate.leave <- nil
+	<-r.came
+	if got := sessions(<-r.gate.enter); !slices.Equal(got, []byte{3}) { // prefill is in turn
+		t.Fatalf("batch %v", got)
+	}
+	r.gate.leave <- nil
+	<-r.came
+	<-r.gate.enter
+	r.gate.leave <- engine.Errorf(engine.EngineFault, "gone")
+	<-r.lost
+	if !slices.Equal(named, []byte{1, 2}) {
+		t.Errorf("%v were in the batch, want 1 and 2", named)
+	}
+	<-r.came
+	<-r.came
+}
+
 // Where there is no room, caches are given up as long as there are any.
 func TestOpenGivesUpIdleCaches(t *testing.T) {
 	r := newRig(t, batch.Options{})

@@ -17,12 +17,13 @@ import (
 // Every input method takes the time, and returns what is to be done. The slice is valid until the next input. An input is
 // handled whole: callers hand in one at a time, and carry out its effects before the next.
 type Core struct {
-	hop   *Hop
-	id    engine.SessionID
-	key   []byte
-	state tables.SessionState
-	now   time.Time // of the input in hand
-	out   []Effect
+	hop    *Hop
+	id     engine.SessionID
+	key    []byte
+	memory Memory
+	state  tables.SessionState
+	now    time.Time // of the input in hand
+	out    []Effect
 
 	attempt   uint64
 	open      *workerpb.Open   // of this attempt
@@ -69,8 +70,8 @@ type cause struct {
 }
 
 // New is the core of a session that the worker does not hold yet.
-func New(hop *Hop, id engine.SessionID, key []byte) *Core {
-	return &Core{hop: hop, id: id, key: key, state: tables.SessionInitial, cache: newCache(hop.Fingerprint)}
+func New(hop *Hop, id engine.SessionID, key []byte, memory Memory) *Core {
+	return &Core{hop: hop, id: id, key: key, memory: memory, state: tables.SessionInitial, cache: newCache(hop.Fingerprint)}
 }
 
 // State is the state of the session table.
@@ -228,7 +229,7 @@ func (c *Core) DrainDeadline(now time.Time) []Effect {
 func (c *Core) EngineLost(now time.Time, err *fault.Error) []Effect {
 	c.cache.lose()
 	c.job = nil
-	return c.event(now, tables.SessionEventEngineLost, c.mine(err))
+	return c.event(now, tables.SessionEventEngineLost, c.mine(c.remembered(err)))
 }
 
 // Violate says that a bound of this hop was passed, as that of the queue to the upstream.

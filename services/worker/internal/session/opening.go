@@ -92,7 +92,7 @@ func (c *Core) reserve() {
 func (c *Core) reserved(o Outcome) {
 	if o.Err != nil {
 		if c.state == tables.SessionOpening {
-			c.fire(tables.SessionEventRefusedHere, cause{err: c.mine(sessionScope(fault.FromEngine(o.Err)))})
+			c.fire(tables.SessionEventRefusedHere, cause{err: c.mine(sessionScope(c.fromEngine(o.Err)))})
 		}
 		return
 	}

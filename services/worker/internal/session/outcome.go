@@ -34,9 +34,9 @@ func (c *Core) wentBack(j *job, o Outcome) {
 	switch {
 	case c.engineLost(o.Err):
 	case o.Err != nil && j.step != nil && c.place.first && !j.undo:
-		c.failHere(j.step, c.mine(stepScope(fault.FromEngine(o.Err))))
+		c.failHere(j.step, c.mine(stepScope(c.fromEngine(o.Err))))
 	case o.Err != nil:
-		c.violation(sessionScope(fault.FromEngine(o.Err)))
+		c.violation(sessionScope(c.fromEngine(o.Err)))
 	default:
 		c.cache.now(o.Cache)
 		if j.undo {
@@ -74,7 +74,7 @@ func (c *Core) engineLost(err error) bool {
 		return false
 	}
 	c.cache.lose()
-	c.fire(tables.SessionEventEngineLost, cause{err: c.mine(sessionScope(fault.FromEngine(err)))})
+	c.fire(tables.SessionEventEngineLost, cause{err: c.mine(sessionScope(c.fromEngine(err)))})
 	return true
 }
 
@@ -110,7 +110,7 @@ func (c *Core) evaluated(j *job, o Outcome) {
 	case err != nil && s.state == tables.StepCancelling:
 		c.fireStep(s, tables.StepEventFailedHere)
 	case err != nil:
-		c.failHere(s, c.mine(engineFault(err)))
+		c.failHere(s, c.mine(c.engineFault(err)))
 	case s.state == tables.StepCancelling:
 		c.fireStep(s, j.event())
 	case c.place.last:
@@ -132,8 +132,8 @@ func finite(data []byte) bool {
 }
 
 // engineFault is an engine's error about one step. All of them end the step alone, but for lack of memory.
-func engineFault(err error) *fault.Error {
-	f := fault.FromEngine(err)
+func (c *Core) engineFault(err error) *fault.Error {
+	f := c.fromEngine(err)
 	if f.Code == workerpb.ErrorCode_ERROR_CODE_ENGINE_OUT_OF_MEMORY {
 		return f
 	}

@@ -101,12 +101,18 @@ func newNode(t testing.TB, model fake.Options, index int, layers engine.LayerRan
 		},
 	}
 	n := &node{index: index, hop: hop, engine: e, id: sessionID, wins: session.Room{Window: limits.WindowBytes, Outgoing: 1 << 20}}
-	n.core = session.New(hop, sessionID, key)
+	n.core = session.New(hop, sessionID, key, forgetful{})
 	return n
 }
 
 // reset makes a hop forget the session, as a worker does when it is gone.
-func (n *node) reset() { n.core = session.New(n.hop, n.id, key) }
+func (n *node) reset() { n.core = session.New(n.hop, n.id, key, forgetful{}) }
+
+// forgetful is a memory of no faults.
+type forgetful struct{}
+
+func (forgetful) Struck(engine.Code) bool { return false }
+func (forgetful) Condemned() bool         { return false }
 
 // move is one thing that can happen.
 type move struct {

@@ -39,7 +39,8 @@ type Model interface {
 // load is one run of an Order.
 type load struct {
 	order   Order
-	restart bool // after a loss: ends with EngineRestarted
+	restart bool          // after a loss: ends with EngineRestarted
+	after   time.Duration // wait before it
 	ctx     context.Context
 	stop    context.CancelFunc
 
@@ -75,7 +76,16 @@ func (s *Shard) runLoad(l *load) {
 	var loaded Loaded
 	var took time.Duration
 	var err error
-	apart(func() { loaded, took, err = s.bring(l) })
+	for tries := 0; ; tries++ {
+		if err = l.wait(); err == nil {
+			apart(func() { loaded, took, err = s.bring(l) })
+		}
+		if !l.restart || !passing(err) || tries == s.options.Restart.Tries {
+			break
+		}
+		l.after = s.options.Restart.delay(tries + 1)
+		s.log.Warn("the lost engine could not be replaced yet", "cause", err, "next_in", l.after)
+	}
 	if err == nil {
 		s.options.Residents.Settle(loaded)
 	}

@@ -85,7 +85,7 @@ func (s *Shard) newInstance() {
 		rand.Read(s.instance[:])
 		return
 	}
-	s.instance = s.loaded.Instance
+	s.instance, s.served = s.loaded.Instance, time.Now()
 	s.why, s.load = nil, nil
 	s.probe = s.startProbe(*s.loaded)
 }
@@ -111,7 +111,7 @@ func (s *Shard) restartEngine() {
 	}
 	s.options.Observer.ShardRestart()
 	l := newLoad(s.life, order)
-	l.restart = true
+	l.restart, l.after = true, s.nextRestart()
 	s.load = l
 	s.errand(func() { s.runLoad(l) })
 }

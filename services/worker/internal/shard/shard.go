@@ -72,7 +72,7 @@ type Observer interface {
 	ShardRestart()
 }
 
-// Options are what a shard needs to know. All are required but Log and Observer.
+// Options are what a shard needs to know. All are required but Restart, Log and Observer.
 type Options struct {
 	Residents     Residents
 	Request       engine.LoadRequest // all but Paths and Layers
@@ -80,6 +80,7 @@ type Options struct {
 	ProbeInterval time.Duration
 	ProbeTimeout  time.Duration
 	Drain         time.Duration // where Drain is asked for without a budget
+	Restart       Restart       // of lost engines; zero: DefaultRestart
 	Log           *slog.Logger
 	Observer      Observer
 }
@@ -133,6 +134,8 @@ type Shard struct {
 	errands    []func()
 	changed    chan struct{} // closed at the next change
 	impossible uint64
+	served     time.Time // since when the present engine serves, or the last one
+	restarts   int       // in a row
 }
 
 // New makes an UNLOADED shard; Close ends it.
@@ -143,6 +146,9 @@ func New(options Options) *Shard {
 	}
 	if options.Observer == nil {
 		options.Observer = deaf{}
+	}
+	if options.Restart == (Restart{}) {
+		options.Restart = DefaultRestart()
 	}
 	s := &Shard{
 		options: options, log: log,

@@ -176,8 +176,8 @@ func TestRestartThatFails(t *testing.T) {
 		twist byte
 		want  error
 	}{
-		"load fails":    {"fake:script=load 2 fail ENGINE_OUT_OF_MEMORY", 0, engine.EngineOutOfMemory},
-		"lost again":    {"fake:script=load 2 lost", 0, engine.EngineFault},
+		"load fails":    {"fake:script=load 2+ fail ENGINE_OUT_OF_MEMORY", 0, engine.EngineOutOfMemory},
+		"lost again":    {"fake:script=load 2+ lost", 0, engine.EngineFault},
 		"other content": {"fake", 1, engine.ShardMismatch},
 	} {
 		t.Run(name, func(t *testing.T) {

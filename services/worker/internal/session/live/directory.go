@@ -75,8 +75,12 @@ func (d *Directory) first(u *Upstream, m *workerpb.SessionRequest) *fault.Error 
 	if err := session.CheckOpen(r.hop, open); err != nil {
 		return err
 	}
+	id := engine.SessionID(open.GetSessionId())
+	if err := (memory{d.suspects, whoIs(id, open.GetSessionKey())}).refusal(); err != nil {
+		return err
+	}
 	for {
-		s, err := d.find(r, engine.SessionID(open.GetSessionId()), open.GetSessionKey())
+		s, err := d.find(r, id, open.GetSessionKey())
 		if err != nil {
 			return err
 		}

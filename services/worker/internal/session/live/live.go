@@ -56,7 +56,8 @@ type Options struct {
 
 // Directory is the sessions on one shard; it is the shard's Residents. All methods may be called from any goroutine.
 type Directory struct {
-	options Options
+	options  Options
+	suspects *suspects
 
 	mu       sync.Mutex
 	sessions map[engine.SessionID]*Session
@@ -87,7 +88,7 @@ func New(options Options) *Directory {
 		options.Buffered = &outbox.Gauge{}
 	}
 	options.Limits.FrameBytes = max(options.Limits.FrameBytes, leastFrame)
-	return &Directory{options: options, sessions: map[engine.SessionID]*Session{}, changed: make(chan struct{})}
+	return &Directory{options: options, suspects: newSuspects(), sessions: map[engine.SessionID]*Session{}, changed: make(chan struct{})}
 }
 
 var _ shard.Residents = (*Directory)(nil)

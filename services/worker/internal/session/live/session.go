@@ -19,6 +19,7 @@ type Session struct {
 	directory *Directory
 	residence *residence
 	id        engine.SessionID
+	memory    memory
 	began     time.Time
 
 	mu        sync.Mutex
@@ -41,7 +42,8 @@ type Session struct {
 
 func newSession(d *Directory, r *residence, id engine.SessionID, key []byte) *Session {
 	now := time.Now()
-	s := &Session{directory: d, residence: r, id: id, began: now, active: now, core: session.New(r.hop, id, key)}
+	m := memory{d.suspects, whoIs(id, key)}
+	s := &Session{directory: d, residence: r, id: id, memory: m, began: now, active: now, core: session.New(r.hop, id, key, m)}
 	s.timer = time.AfterFunc(time.Hour, s.tick)
 	s.timer.Stop()
 	return s
@@ -300,7 +302,11 @@ func (s *Session) Ended(l *chain.Link, opened bool, err *fault.Error) {
 
 // job turns the core's work into the scheduler's.
 func (s *Session) job(w session.Work) *batch.Job {
-	j := &batch.Job{Session: w.Session, Context: w.Context, Step: w.Step, Length: w.Length}
+	suspects, who := s.directory.suspects, s.memory.who
+	j := &batch.Job{
+		Session: w.Session, Context: w.Context, Step: w.Step, Length: w.Length,
+		Alone: suspects.alone(who),
+	}
 	switch w.Kind {
 	case session.WorkOpen:
 		j.Kind = batch.Open
@@ -313,7 +319,11 @@ func (s *Session) job(w session.Work) *batch.Job {
 		j.Kind = batch.Release
 		return j
 	}
+	j.Lost = func() { suspects.lost(who) }
 	j.Done = func(o batch.Outcome) {
+		if j.Alone && j.Kind == batch.Step && o.Err == nil && o.Result.Err == nil {
+			suspects.passed(who)
+		}
 		s.outcome(session.Outcome{Kind: w.Kind, Err: o.Err, Cache: o.Cache, Result: o.Result})
 	}
 	return j
