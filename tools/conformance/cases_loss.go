@@ -65,12 +65,12 @@ func lossCases() []Case {
 			Says: "Sessions that were in the batch in which the engine was lost share no native call before each has passed one alone.", Run: runsAlone},
 		Case{ID: "loss.memory", Clauses: []string{"LOS-5"}, Skip: faulty(FaultMemory, 0),
 			Says: "A step that runs out of memory ends the attempt with REPLAY, the second one of the session with NEVER; then it is not opened again.", Run: func(t *T) {
-				token := t.failing(FaultMemory, 0)
+				fails := t.failing(FaultMemory, 0)
 				d := t.openDriver()
-				d.give(d.step(prefill(token)))
+				d.give(d.step(fails))
 				t.recovers(d.ends(outOfMemory), replay)
 				d = t.again(d, 0)
-				d.give(d.step(prefill(token)))
+				d.give(d.step(fails))
 				t.recovers(d.ends(outOfMemory), never)
 				t.condemned(d, outOfMemory)
 			}},
@@ -86,7 +86,7 @@ func numericCase(id, kind string, clauses ...string) Case {
 			d := t.openDriver()
 			d.result(d.put(d.step(prefill(t.ids(3, 1)...))))
 			for _, recovery := range []workerpb.Recovery{workerpb.Recovery_RECOVERY_RETRY_OTHER, never} {
-				id := d.give(d.step(prefill(t.failing(kind, 0))))
+				id := d.give(d.step(t.failing(kind, 0)))
 				e := d.failed(id, numeric)
 				t.recovers(e, recovery)
 				if e.GetSubject().GetIndex() != 0 || !bytes.Equal(e.GetSubject().GetInstance(), t.head().Is.GetInstance()) {
@@ -117,7 +117,7 @@ func (t *T) condemned(d *driver, code workerpb.ErrorCode) {
 func (t *T) lose(hop int) {
 	before := t.capability(t.Hops[hop]).GetInstance()
 	d := t.openDriver()
-	d.give(d.step(prefill(t.failing(FaultLost, hop))))
+	d.give(d.step(t.failing(FaultLost, hop)))
 	t.ended(d, hop, before, replay)
 	t.restarted(hop, before)
 }
@@ -151,7 +151,7 @@ func losesEngine(t *T, hop int) {
 	idle, d := t.openDriver(lingers), t.openDriver(lingers)
 	idle.result(idle.put(idle.step(prefill(t.ids(3, 2)...))))
 	d.result(d.put(d.step(prefill(t.ids(4, 3)...))))
-	d.give(d.step(prefill(t.failing(FaultLost, hop))))
+	d.give(d.step(t.failing(FaultLost, hop)))
 	t.ended(d, hop, before, replay)
 	t.ended(idle, hop, before, replay)
 	t.restarted(hop, before)
@@ -165,11 +165,11 @@ func losesEngine(t *T, hop int) {
 }
 
 func losesTwice(t *T) {
-	token := t.failing(FaultLost, 0)
+	fails := t.failing(FaultLost, 0)
 	idle, d := t.openDriver(), t.openDriver()
 	for _, recovery := range []workerpb.Recovery{replay, never} {
 		before := t.capability(t.head()).GetInstance()
-		d.give(d.step(prefill(token)))
+		d.give(d.step(fails))
 		t.ended(d, 0, before, recovery)
 		t.ended(idle, 0, before, replay)
 		t.restarted(0, before)
@@ -194,7 +194,7 @@ func runsAlone(t *T) {
 	for i, d := range all {
 		all[i] = t.again(d, 0)
 	}
-	for i, id := range t.crowd(all, t.ids(1, 5)[0]) {
+	for i, id := range t.crowd(all, prefill(t.ids(1, 5)...)) {
 		all[i].result(id)
 	}
 	if now := t.metrics(t.head()).GetSharedRows(); now != shared {
@@ -202,8 +202,8 @@ func runsAlone(t *T) {
 	}
 }
 
-// crowd keeps the engine busy with a step of the last session while the others send theirs, that of the first with a token.
-func (t *T) crowd(all []*driver, token uint32) []uint64 {
+// crowd keeps the engine busy with a step of the last session while the others send theirs, the first one that is given.
+func (t *T) crowd(all []*driver, first func(*workerpb.Step)) []uint64 {
 	ids := make([]uint64, len(all))
 	last := len(all) - 1
 	rows := min(all[last].opened.GetMaxStepTokens(), t.room(all[last]))
@@ -212,8 +212,8 @@ func (t *T) crowd(all []*driver, token uint32) []uint64 {
 		t.health(t.head())
 	}
 	for i, d := range all[:last] {
-		ids[i] = d.put(d.step(prefill(token)))
-		token = t.ids(1, 6)[0]
+		ids[i] = d.put(d.step(first))
+		first = prefill(t.ids(1, 6)...)
 	}
 	return ids
 }

@@ -292,3 +292,21 @@ func TestReports(t *testing.T) {
 		t.Errorf("JUnit: %v, %+v", err, suite)
 	}
 }
+
+func TestFaultsAreRead(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]conformance.Fault{
+		"lost=5,6":   {Kind: conformance.FaultLost, Tokens: []uint32{5, 6}},
+		"nan@2=7":    {Kind: conformance.FaultNaN, Hop: 2, Tokens: []uint32{7}},
+		"memory@0=0": {Kind: conformance.FaultMemory, Tokens: []uint32{0}},
+	} {
+		if got, err := conformance.ParseFault(text); err != nil || got.Kind != want.Kind || got.Hop != want.Hop || !slices.Equal(got.Tokens, want.Tokens) {
+			t.Errorf("%q is %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "lost", "lost=", "lost=x", "lost@=5", "lost@-1=5", "gone=5", "lost=5,"} {
+		if _, err := conformance.ParseFault(text); err == nil || !strings.Contains(err.Error(), "write") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

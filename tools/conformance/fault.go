@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 )
 
 // Kinds of faults that an engine can be made to have.
@@ -14,59 +16,55 @@ const (
 	FaultPoison = "poison" // the boundary that the step makes holds NaN, and the engine does not notice
 )
 
-// Fault is one that a hop's engine meets with every step that holds a token, as a fake engine does by its script. No other
-// case uses ids below 8.
+// Fault is one that a hop's engine meets with every step that holds some tokens in a row, as a fake engine does by its
+// script. Two are better than one: a single one may be sampled.
 type Fault struct {
-	Kind  string
-	Hop   int
-	Token uint32
+	Kind   string
+	Hop    int
+	Tokens []uint32
 }
 
-// ParseFault reads KIND=TOKEN or KIND@HOP=TOKEN, as lost@2=5; without a hop it is the first, 0.
+// ParseFault reads KIND=TOKENS or KIND@HOP=TOKENS, as lost@2=5,5; without a hop it is the first, 0.
 func ParseFault(text string) (Fault, error) {
-	what, token, ok := strings.Cut(text, "=")
+	what, tokens, ok := strings.Cut(text, "=")
 	kind, hop, placed := strings.Cut(what, "@")
 	f := Fault{Kind: kind}
-	id, err := strconv.ParseUint(token, 10, 32)
-	if ok = ok && err == nil; ok && placed {
-		f.Hop, err = strconv.Atoi(hop)
-		ok = err == nil && f.Hop >= 0
+	if placed {
+		n, err := strconv.Atoi(hop)
+		f.Hop, ok = n, ok && err == nil && n >= 0
 	}
-	f.Token = uint32(id)
+	for token := range strings.SplitSeq(tokens, ",") {
+		id, err := strconv.ParseUint(token, 10, 32)
+		f.Tokens, ok = append(f.Tokens, uint32(id)), ok && err == nil
+	}
 	switch {
 	case !ok:
-		return f, fmt.Errorf("%q is no fault; write KIND=TOKEN or KIND@HOP=TOKEN, as lost@2=5", text)
+		return f, fmt.Errorf("%q is no fault; write KIND=TOKENS or KIND@HOP=TOKENS, as lost@2=5,5", text)
 	case kind != FaultLost && kind != FaultMemory && kind != FaultNaN && kind != FaultPoison:
 		return f, fmt.Errorf("there is no fault %q; write lost, memory, nan or poison", kind)
 	}
 	return f, nil
 }
 
-// fault finds the token with which a hop's engine meets a fault.
-func (t *Target) fault(kind string, hop int) (token uint32, ok bool) {
+// fault finds the tokens with which a hop's engine meets a fault; none: it is not known how.
+func (t *Target) fault(kind string, hop int) []uint32 {
 	for _, f := range t.Faults {
 		if f.Kind == kind && f.Hop == hop {
-			return f.Token, true
+			return f.Tokens
 		}
 	}
-	return 0, false
+	return nil
 }
 
 // faulty is a Case.Skip for targets that cannot be made to fail so.
 func faulty(kind string, hop int) func(*Target) string {
 	return func(t *Target) string {
-		if _, ok := t.fault(kind, hop); !ok {
-			return fmt.Sprintf("the target names no token that makes the engine of hop %d fail so (--fault %s@%d=TOKEN)", hop, kind, hop)
+		if t.fault(kind, hop) == nil {
+			return fmt.Sprintf("the target names no tokens that make the engine of hop %d fail so (--fault %s@%d=TOKENS)", hop, kind, hop)
 		}
 		return ""
 	}
 }
 
-// failing is such a token.
-func (t *T) failing(kind string, hop int) uint32 {
-	token, ok := t.fault(kind, hop)
-	if !ok {
-		t.Fatalf("the case needs the fault %s of hop %d", kind, hop)
-	}
-	return token
-}
+// failing makes a step one that meets a fault.
+func (t *T) failing(kind string, hop int) func(*workerpb.Step) { return prefill(t.fault(kind, hop)...) }

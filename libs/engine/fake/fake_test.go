@@ -86,7 +86,7 @@ func TestParse(t *testing.T) {
 	for _, bad := range []string{
 		"", "model.gguf", "fakes", "fake:depth=3", "fake:layers=x", "fake:layers=0", "fake:width=3", "fake:truncate=maybe",
 		"fake:window=4", "fake:script=step", "fake:script=walk slow 5ms", "fake:script=step slow", "fake:script=step 0 stuck",
-		"fake:script=load nan", "fake:script=step jump",
+		"fake:script=load nan", "fake:script=step jump", "fake:script=step with lost", "fake:script=step with 5,x lost", "fake:script=load with 5 lost",
 	} {
 		if o, err := fake.Parse(bad); err == nil {
 			t.Errorf("%q is taken for %+v", bad, o)
@@ -157,6 +157,34 @@ func TestScriptStrikesOnce(t *testing.T) {
 	}
 	if results, err := step(second, 1); err != nil || results[0].Err != nil {
 		t.Errorf("step 5: %v, %v", results, err)
+	}
+}
+
+// A rule with tokens strikes the steps that hold them in a row, and no others, however often.
+func TestScriptStrikesTokens(t *testing.T) {
+	o := fake.Default()
+	var err error
+	if o.Script, err = fake.ParseScript("step with 7,7 fail ENGINE_OUT_OF_MEMORY"); err != nil {
+		t.Fatal(err)
+	}
+	e, _ := load(t, o, engine.LayerRange{})
+	for n, tt := range []struct {
+		tokens []engine.TokenID
+		struck bool
+	}{
+		{[]engine.TokenID{7}, false}, {[]engine.TokenID{7, 8, 7}, false}, {[]engine.TokenID{7, 7}, true}, {[]engine.TokenID{5, 6, 7, 7}, true}, {[]engine.TokenID{7, 7, 8}, true},
+	} {
+		id := engine.SessionID{byte(n)}
+		if err := e.Open(t.Context(), id, 8); err != nil {
+			t.Fatal(err)
+		}
+		results, err := e.Step(t.Context(), []engine.Step{{Session: id, Tokens: tt.tokens}})
+		if err != nil || (engine.CodeOf(results[0].Err) == engine.EngineOutOfMemory) != tt.struck {
+			t.Errorf("%v: %v, %v", tt.tokens, err, results[0].Err)
+		}
+		if err := e.Release(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

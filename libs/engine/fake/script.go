@@ -39,9 +39,9 @@ const (
 // Rule is one line of a script.
 type Rule struct {
 	Op      Op
-	From    uint64          // first call that it strikes, from 1
-	To      uint64          // last call that it strikes; 0: no last
-	Token   *engine.TokenID // it strikes only steps that hold this token; nil: any
+	From    uint64           // first call that it strikes, from 1
+	To      uint64           // last call that it strikes; 0: no last
+	Tokens  []engine.TokenID // it strikes only steps that hold these in a row; none: any
 	Action  Action
 	Delay   time.Duration // of ActionSlow
 	Failure engine.Code   // of ActionFail
@@ -51,12 +51,12 @@ type Rule struct {
 type Script []Rule
 
 // ParseScript reads rules apart by `;` or line ends: an operation, then which calls it means (none: each, `3`: the third,
-// `3+`: from the third on, `with 7`: those steps that hold token 7), then an action with its argument. Nothing at all is the
+// `3+`: from the third on, `with 7,7`: those steps that hold these tokens in a row), then an action with its argument. Nothing at all is the
 // empty script.
 //
 //	step slow 20ms
 //	step 5 fail ENGINE_OUT_OF_MEMORY; step 9+ stuck
-//	step with 7 lost
+//	step with 7,7 lost
 //	probe nan
 func ParseScript(text string) (Script, error) {
 	var script Script
@@ -106,12 +106,13 @@ func (r *Rule) which(words []string) ([]string, error) {
 		}
 		return words[1:], nil
 	case len(words) > 1 && words[0] == "with":
-		n, err := strconv.ParseUint(words[1], 10, 31)
-		if err != nil || r.Op != OpStep {
-			return nil, fmt.Errorf("%q names no token of a step; write step with 7", strings.Join(words[:2], " "))
+		for word := range strings.SplitSeq(words[1], ",") {
+			n, err := strconv.ParseUint(word, 10, 31)
+			if err != nil || r.Op != OpStep {
+				return nil, fmt.Errorf("%q names no tokens of a step; write step with 7,7", strings.Join(words[:2], " "))
+			}
+			r.Tokens = append(r.Tokens, engine.TokenID(n))
 		}
-		id := engine.TokenID(n)
-		r.Token = &id
 		return words[2:], nil
 	}
 	return words, nil
@@ -169,11 +170,21 @@ func (f *faults) next(op Op, tokens []engine.TokenID) fault {
 	n := f.calls[op]
 	var struck fault
 	for _, rule := range f.script {
-		if rule.Op == op && n >= rule.From && (rule.To == 0 || n <= rule.To) && (rule.Token == nil || slices.Contains(tokens, *rule.Token)) {
+		if rule.Op == op && n >= rule.From && (rule.To == 0 || n <= rule.To) && holds(tokens, rule.Tokens) {
 			struck.add(rule)
 		}
 	}
 	return struck
+}
+
+// holds says whether some tokens stand in a row among others.
+func holds(tokens, row []engine.TokenID) bool {
+	for at := 0; at+len(row) <= len(tokens); at++ {
+		if slices.Equal(tokens[at:at+len(row)], row) {
+			return true
+		}
+	}
+	return len(row) == 0
 }
 
 func (f *fault) add(rule Rule) {

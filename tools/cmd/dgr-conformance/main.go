@@ -75,9 +75,9 @@ func command(stdout, stderr io.Writer) *cobra.Command {
 --target names one worker that holds a whole model, or all workers of a route in order. The first is spoken to; each must
 be allowed to dial the next, and the first to dial --peer, where this program plays a next hop. The worker must be otherwise idle: cases count sessions and credit. Nothing is loaded,
 drained or unloaded, except with --load: then the first worker is, and is left loaded. No engine is made to fail, except with
---fault, which names tokens that a fake engine's script was told to fail at:
-  dgr-worker --engine fake --model 'fake:script=step with 3 lost; step with 6 nan' …
-  dgr-conformance --target … --fault lost=3 --fault nan=6
+--fault, which names tokens that a fake engine was told to fail at:
+  dgr-worker --engine fake --model 'fake:script=step with 6,6 nan; step with 5,5 lost' …
+  dgr-conformance --target … --fault nan=6,6 --fault lost=5,5
 
 Exit codes: 0 conform, 1 a case failed, or a known failure passed, 2 wrong command line, 3 the target cannot be tried.`,
 		Example: `  dgr-conformance --target 127.0.0.1:7711
@@ -99,7 +99,7 @@ Exit codes: 0 conform, 1 a case failed, or a known failure passed, 2 wrong comma
 	c.Flags().StringVar(&f.known, "known", "", "file of case ids, one a line, that are known to fail: they run, and must fail")
 	c.Flags().StringVar(&f.peer, "peer", "127.0.0.1:0", "where to listen as a next hop that the first worker may dial; empty: nowhere")
 	c.Flags().StringVar(&f.load, "load", "", "drain, unload and load the first worker too: the name by which LoadShard finds the model that it holds")
-	c.Flags().StringSliceVar(&f.faults, "fault", nil, "a token that makes an engine fail, KIND=TOKEN or KIND@HOP=TOKEN: lost, memory, nan or poison. Repeat it for more")
+	c.Flags().StringArrayVar(&f.faults, "fault", nil, "tokens that, in a row in one step, make an engine fail, KIND=TOKENS or KIND@HOP=TOKENS: lost, memory, nan or poison. Repeat it for more")
 	c.Flags().DurationVar(&f.limit, "limit", time.Minute, "longest time of one case")
 	c.Flags().StringVar(&f.files.CA, "tls-ca", "", "CA of the workers, PEM; they are dialled over TLS then")
 	c.Flags().StringVar(&f.files.Cert, "tls-cert", "", "own certificate, PEM: shown to workers, and by --peer to the first; may infer, chain, text, observe and admin")
