@@ -10,7 +10,7 @@ import (
 // check refuses metadata that llama.cpp would refuse or, worse, that would make it abort the process: it asserts where
 // it does not expect a file to lie. It also works out layers and vocabulary.
 func (m *Model) check() error {
-	steps := []func() error{m.checkIdentity, m.checkLayers, m.checkExperts, m.checkRope, m.checkVocab, m.checkDense}
+	steps := []func() error{m.checkIdentity, m.checkLayers, m.checkExperts, m.checkRope, m.checkVocab, m.checkDense, m.checkShard}
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err

@@ -7,6 +7,18 @@
 //
 // What must stay out: computing with weights, knowledge of the wire, and cgo.
 //
+// # Shards
+//
+// WriteShard writes the tensors that one shard needs into a file of its own. Such a file has all keys of the model, and
+// these, by which it proves itself without the rest of the model:
+//
+//	dgr.shard.first, dgr.shard.end  u32, the layers that it holds
+//	dgr.shard.fingerprint           the model's, 64 hexadecimal digits
+//	dgr.shard.tensors               the names of all tensors of the model, in ascending byte order
+//	dgr.shard.types                 their types
+//	dgr.shard.dims                  their dimensions, four each, innermost first
+//	dgr.shard.sums                  SHA-256 of their data, 64 hexadecimal digits
+//
 // # Errors
 //
 // Whatever is wrong with a file is an *engine.Error with the code BAD_MODEL_FILE and one sentence that names the file,
@@ -22,13 +34,13 @@
 // The fingerprint of a model is the SHA-256 over this encoding, little-endian, where str is a u64 length and the bytes:
 //
 //	"dgr model 1\n"
-//	u64 number of keys, without those that begin with "split."
+//	u64 number of keys, without those that begin with "split." or "dgr.shard."
 //	for each key, in ascending byte order:  str key, u32 value type, value as in GGUF version 3
 //	u64 number of tensors
 //	for each tensor, in ascending byte order of names:
 //	    str name, u32 type, 4 × u64 dimensions (missing ones are 1), 32 bytes SHA-256 of the tensor's data
 //
-// The keys are those of the file or of the first part. So one file, the same model in parts, and the same tensors in
-// another order or alignment of the data have the same fingerprint; any changed key, type, shape or weight gives another.
+// The keys are those of the file or of the first part. So one file, the same model in parts or shards, and the same tensors
+// in another order or alignment of the data have the same fingerprint; any changed key, type, shape or weight gives another.
 // (The key general.alignment, where a file has it, is a key as any other.)
 package gguf

@@ -38,12 +38,15 @@ type Progress func(done, total uint64)
 // The first time for a model it reads all of its data, and keeps the manifest in `<file>.dgr-manifest.json` beside the
 // (first) file or, where that directory cannot be written, in the user's cache directory. From then on it reads only the
 // own tensors, as long as size, modification time and inode of all files are what they were; otherwise it reads all
-// again. own nil reads nothing that it need not read. Of several processes that want the same manifest one makes it, and the
+// again. own nil reads nothing that it need not read. A shard's file brings the manifest of the whole model with it. Of several processes that want the same manifest one makes it, and the
 // others wait for it.
 //
 // Errors: BAD_MODEL_FILE where a file changed, broke or cannot be read; the error of ctx when it ended, within one chunk
 // of 1 MiB per processor.
 func BuildManifest(ctx context.Context, m *Model, own func(Tensor) bool, progress Progress) (*Manifest, error) {
+	if m.parent != nil {
+		return m.inherited(ctx, own, progress)
+	}
 	if man := m.cached(); man != nil {
 		return man.verified(ctx, m, own, progress)
 	}
@@ -74,8 +77,12 @@ func (man *Manifest) verified(ctx context.Context, m *Model, own func(Tensor) bo
 	return man, nil
 }
 
-// HashModel reads all data of a model and returns its manifest. It neither uses nor writes the cache.
+// HashModel reads all data of a model and returns its manifest. It neither uses nor writes the cache. A shard's file is held
+// against the manifest that it brings.
 func HashModel(ctx context.Context, m *Model, progress Progress) (*Manifest, error) {
+	if m.parent != nil {
+		return m.inherited(ctx, func(Tensor) bool { return true }, progress)
+	}
 	sums, err := m.hash(ctx, m.Tensors, progress)
 	if err != nil {
 		return nil, err
@@ -104,11 +111,18 @@ func (man *Manifest) Verify(ctx context.Context, m *Model, own func(Tensor) bool
 	}
 	for i, t := range tensors {
 		if sums[i] != man.Sums[t.Name] {
-			return bad(m.Paths[t.Part], "holds other data in tensor %q than when its manifest was made, though nothing says that it was written to: check the disk, and fetch the file again (or, if it was changed on purpose, delete %s)",
-				t.Name, filepath.Base(man.CachePath))
+			return man.broken(m, t)
 		}
 	}
 	return nil
+}
+
+func (man *Manifest) broken(m *Model, t Tensor) error {
+	if m.parent != nil {
+		return bad(m.Paths[t.Part], "holds other data in tensor %q than the model that it is a shard of: write or fetch the shard again", t.Name)
+	}
+	return bad(m.Paths[t.Part], "holds other data in tensor %q than when its manifest was made, though nothing says that it was written to: check the disk, and fetch the file again (or, if it was changed on purpose, delete %s)",
+		t.Name, filepath.Base(man.CachePath))
 }
 
 // fingerprint encodes keys and sums as the package comment says.
@@ -117,7 +131,7 @@ func (m *Model) fingerprint(sums map[string][sha256.Size]byte) (f Fingerprint) {
 	h := sha256.New()
 	keys := make([]KeyValue, 0, m.KV.Len())
 	for _, kv := range m.KV.All() {
-		if !isSplitKey(kv.Key) {
+		if !describesFile(kv.Key) {
 			keys = append(keys, kv)
 		}
 	}
@@ -128,7 +142,7 @@ func (m *Model) fingerprint(sums map[string][sha256.Size]byte) (f Fingerprint) {
 		h.Write(b)
 		b = b[:0]
 	}
-	tensors := slices.Clone(m.Tensors)
+	tensors := slices.Clone(m.directory())
 	slices.SortFunc(tensors, func(a, b Tensor) int { return cmp.Compare(a.Name, b.Name) })
 	b = le.AppendUint64(b, uint64(len(tensors)))
 	for _, t := range tensors {

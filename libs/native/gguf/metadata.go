@@ -55,5 +55,7 @@ func (m *Metadata) add(key string, v Value) bool {
 	return true
 }
 
-// isSplitKey says whether a key describes the file and not the model.
-func isSplitKey(key string) bool { return strings.HasPrefix(key, "split.") }
+// describesFile says whether a key describes the file and not the model: which part of a split model it is, or which shard.
+func describesFile(key string) bool {
+	return strings.HasPrefix(key, "split.") || strings.HasPrefix(key, keyShard)
+}

@@ -1,8 +1,11 @@
 package gguf
 
 import (
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 )
 
 // maxLayers is the limit of the pinned llama.cpp.
@@ -21,19 +24,24 @@ type Model struct {
 	extra  uint32 // of these the last, for multi-token prediction
 	vocab  uint32
 	tied   bool
+	parent *parent // of a shard's file; else nil
 }
 
 // assemble makes a Model of the headers of all its files.
 func assemble(heads []*header, parts []Part) (*Model, error) {
-	m := &Model{KV: heads[0].kv, Parts: parts, arch: heads[0].kv.Text("general.architecture"), tied: true}
+	m := &Model{KV: heads[0].kv, Parts: parts, arch: heads[0].kv.Text("general.architecture")}
 	for i, h := range heads {
 		m.Paths = append(m.Paths, h.path)
 		for _, t := range h.tensors {
 			t.Part = i
 			m.Tensors = append(m.Tensors, t)
-			m.tied = m.tied && t.Name != "output.weight"
 		}
 	}
+	var err error
+	if m.parent, err = m.readParent(); err != nil {
+		return nil, err
+	}
+	m.tied = !slices.ContainsFunc(m.directory(), func(t Tensor) bool { return t.Name == "output.weight" })
 	if err := m.check(); err != nil {
 		return nil, err
 	}
@@ -63,6 +71,25 @@ func (m *Model) ChatTemplate() string { return m.KV.Text("tokenizer.chat_templat
 
 // Tied says whether the token embedding is the output matrix too, so that head and tail both need it.
 func (m *Model) Tied() bool { return m.tied }
+
+// Held is the layers whose tensors the files hold: all of them, but in a shard's file.
+func (m *Model) Held() engine.LayerRange {
+	if m.parent != nil {
+		return m.parent.held
+	}
+	return engine.LayerRange{End: m.NLayer()}
+}
+
+// IsShard says whether the file holds a shard and not the whole model.
+func (m *Model) IsShard() bool { return m.parent != nil }
+
+// directory is the tensors of the whole model. Of those of a shard's file only name, type and shape are known.
+func (m *Model) directory() []Tensor {
+	if m.parent != nil {
+		return m.parent.tensors
+	}
+	return m.Tensors
+}
 
 // Parameters is the number of weights.
 func (m *Model) Parameters() (n uint64) {

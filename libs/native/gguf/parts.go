@@ -151,7 +151,7 @@ func agree(heads []*header) error {
 // sameKeys checks that what a later part says about the model is what the first says.
 func sameKeys(h, first *header) error {
 	for _, kv := range h.kv.All() {
-		if isSplitKey(kv.Key) || kv.Key == "general.alignment" {
+		if describesFile(kv.Key) || kv.Key == "general.alignment" {
 			continue
 		}
 		if v, ok := first.kv.Get(kv.Key); ok && !v.equal(kv.Value) {

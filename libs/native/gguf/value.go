@@ -117,6 +117,15 @@ func Float32s(x []float32) Value {
 	return Value{typ: TypeArray, elem: TypeFloat32, n: len(x), raw: raw}
 }
 
+// Uint64s makes an array of u64.
+func Uint64s(x []uint64) Value {
+	raw := make([]byte, 0, 8*len(x))
+	for _, n := range x {
+		raw = binary.LittleEndian.AppendUint64(raw, n)
+	}
+	return Value{typ: TypeArray, elem: TypeUint64, n: len(x), raw: raw}
+}
+
 // Int32s makes an array of i32.
 func Int32s(x []int32) Value {
 	raw := make([]byte, 0, 4*len(x))

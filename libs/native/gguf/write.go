@@ -48,8 +48,8 @@ func Write(path string, kv []KeyValue, tensors []TensorData) error {
 // of that name is replaced. The end of ctx stops it at the next chunk of data and leaves nothing behind.
 func (w Writer) Write(ctx context.Context, path string, kv []KeyValue, tensors []TensorData) error {
 	for _, k := range kv {
-		if isSplitKey(k.Key) {
-			return fmt.Errorf("write %s: key %q belongs to a split model: leave it out", path, k.Key)
+		if describesFile(k.Key) {
+			return fmt.Errorf("write %s: key %q belongs to a part or shard of a model: leave it out", path, k.Key)
 		}
 	}
 	p := &progress{report: w.Progress, total: totalSize(tensors)}

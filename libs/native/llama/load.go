@@ -135,12 +135,15 @@ func openModel(req engine.LoadRequest) (*gguf.Model, error) {
 	if len(req.Paths) > 1 && len(req.Paths) != len(model.Paths) {
 		return nil, engine.Errorf(engine.Malformed, "%d paths are given and %s has %d parts; name all parts in order, or one", len(req.Paths), req.Paths[0], len(model.Paths))
 	}
-	end := req.Layers.End
-	if end == 0 {
-		end = model.NLayer()
+	layers, held := req.Layers, model.Held()
+	if layers.End == 0 {
+		layers.End = model.NLayer()
 	}
-	if req.Layers.First >= end || end > model.NLayer() {
-		return nil, engine.Errorf(engine.ShardMismatch, "the model has no layers %s; it has %d", engine.LayerRange{First: req.Layers.First, End: end}, model.NLayer())
+	if layers.First >= layers.End || layers.End > model.NLayer() {
+		return nil, engine.Errorf(engine.ShardMismatch, "the model has no layers %s; it has %d", layers, model.NLayer())
+	}
+	if layers.First < held.First || layers.End > held.End {
+		return nil, engine.Errorf(engine.ShardMismatch, "%s is a shard that holds the layers %s, not %s", model.Paths[0], held, layers)
 	}
 	return model, nil
 }

@@ -192,3 +192,58 @@ func TestOwnBytes(t *testing.T) {
 		}
 	}
 }
+
+// TestShardFilesAreTheirPartOfTheWhole loads each shard from a file of its own.
+func TestShardFilesAreTheirPartOfTheWhole(t *testing.T) {
+	for _, arch := range tiny.Archs() {
+		for _, tied := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/tied=%t", arch, tied), func(t *testing.T) {
+				model := spec(t, arch)
+				model.Tied = tied
+				req := request(writeModel(t, model))
+				whole := load(t, req, 0, 0)
+				whole.open(t, 2, 128)
+				want := scenario(t, whole, whole.info.Vocab)
+				m, err := gguf.Open(req.Paths[0])
+				if err != nil {
+					t.Fatal(err)
+				}
+				manifest, err := gguf.HashModel(t.Context(), m, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var c chain
+				cuts := []uint32{0, 1, 3, whole.info.NLayer}
+				for i := range len(cuts) - 1 {
+					layers := engine.LayerRange{First: cuts[i], End: cuts[i+1]}
+					path := filepath.Join(t.TempDir(), "shard.gguf")
+					if _, err := m.WriteShard(t.Context(), manifest, gguf.Shard{Path: path, Layers: layers}, nil); err != nil {
+						t.Fatal(err)
+					}
+					for _, mapped := range []bool{true, false} {
+						req := request(path)
+						req.MemoryMap = mapped
+						l := load(t, req, layers.First, layers.End)
+						if mapped {
+							c = append(c, l)
+						}
+						if got := l.info.Memory.Weights; got != m.OwnBytes(layers) {
+							t.Errorf("layers %s weigh %d bytes, their tensors %d", layers, got, m.OwnBytes(layers))
+						}
+					}
+					other := request(path)
+					other.Layers = engine.LayerRange{End: whole.info.NLayer}
+					e, _, err := New()
+					if err != nil {
+						t.Fatal(err)
+					}
+					_, err = e.Load(t.Context(), other, nil)
+					wantCode(t, err, engine.ShardMismatch)
+					_ = e.Close()
+				}
+				c.open(t, 2, 128)
+				compareResults(t, "shards from files of their own", scenario(t, c, whole.info.Vocab), want)
+			})
+		}
+	}
+}

@@ -42,6 +42,8 @@ type file struct {
 func (f file) Paths() []string { return f.model.Paths }
 func (f file) Layers() uint32  { return f.model.NLayer() }
 
+func (f file) Held() engine.LayerRange { return f.model.Held() }
+
 func (f file) Identify(ctx context.Context, layers engine.LayerRange, progress func(done, total uint64)) ([32]byte, workerpb.Verified, error) {
 	manifest, err := gguf.BuildManifest(ctx, f.model, f.model.Own(layers), progress)
 	if err != nil {

@@ -46,6 +46,9 @@ type imaginary struct {
 func (m imaginary) Paths() []string { return nil }
 func (m imaginary) Layers() uint32  { return m.options.NLayer }
 
+// Held is every layer.
+func (m imaginary) Held() engine.LayerRange { return engine.LayerRange{End: m.options.NLayer} }
+
 func (m imaginary) Identify(context.Context, engine.LayerRange, func(done, total uint64)) ([32]byte, workerpb.Verified, error) {
 	return m.options.Fingerprint(), workerpb.Verified_VERIFIED_ALL, nil
 }

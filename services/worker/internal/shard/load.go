@@ -29,6 +29,8 @@ type Model interface {
 	Paths() []string
 	// Layers is how many layers the whole model has; 0: only the engine knows.
 	Layers() uint32
+	// Held is which of them are here: all, but in a shard's file.
+	Held() engine.LayerRange
 	// Identify returns the fingerprint once the tensors of layers, at least, are proved to be what it says. progress gets
 	// bytes. Errors: BAD_MODEL_FILE, CANCELLED.
 	Identify(ctx context.Context, layers engine.LayerRange, progress func(done, total uint64)) ([32]byte, workerpb.Verified, error)
@@ -159,7 +161,7 @@ func (s *Shard) read(l *load) (Loaded, error) {
 	if err != nil {
 		return Loaded{}, err
 	}
-	layers, err := resolve(l.order.Layers, model.Layers())
+	layers, err := resolve(l.order.Layers, model.Held(), model.Layers())
 	if err != nil {
 		return Loaded{}, err
 	}
@@ -197,10 +199,14 @@ func (s *Shard) fill(l *load, model Model, layers engine.LayerRange, loaded *Loa
 	return err
 }
 
-// resolve gives an open end its number and refuses layers that the model has not.
-func resolve(layers engine.LayerRange, n uint32) (engine.LayerRange, error) {
+// resolve gives an open end its number, takes what is held where nothing is asked for, and refuses layers that the model
+// has not or that are not here.
+func resolve(layers, held engine.LayerRange, n uint32) (engine.LayerRange, error) {
 	if n == 0 {
 		return layers, nil
+	}
+	if layers == (engine.LayerRange{}) {
+		return held, nil
 	}
 	asked := layers
 	if layers.End == 0 {
@@ -208,6 +214,10 @@ func resolve(layers engine.LayerRange, n uint32) (engine.LayerRange, error) {
 	}
 	if layers.First >= layers.End || layers.End > n {
 		return engine.LayerRange{}, engine.Errorf(engine.ShardMismatch, "layers %s were asked for and the model has %d; give FIRST:END within 0:%d", spell(asked), n, n)
+	}
+	if layers.First < held.First || layers.End > held.End {
+		return engine.LayerRange{}, engine.Errorf(engine.ShardMismatch, "layers %s were asked for and the file is a shard that holds %s; give layers within, or the whole model",
+			spell(asked), spell(held))
 	}
 	return layers, nil
 }
