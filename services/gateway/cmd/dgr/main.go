@@ -25,6 +25,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/inspect"
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/plan"
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/run"
+	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/split"
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/up"
 )
 
@@ -72,12 +73,13 @@ JSON object on standard output.`,
   dgr up --model m.gguf --workers 2                    two workers on this machine
   dgr run --route 127.0.0.1:7711,127.0.0.1:7721 -p "Once upon a time"
   dgr inspect m.gguf                                   what is in a model file
-  dgr plan --model m.gguf --memory 8GiB,4GiB           which layers go to which machine`,
+  dgr plan --model m.gguf --memory 8GiB,4GiB           which layers go to which machine
+  dgr split m.gguf --layers 0:12,12:                   a file for each of them`,
 		Version: version, SilenceErrors: true, SilenceUsage: true,
 	}
 	root.SetVersionTemplate("dgr {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(run.Command(), up.Command(), demo.Command(), inspect.Command(), plan.Command())
+	root.AddCommand(run.Command(), up.Command(), demo.Command(), inspect.Command(), plan.Command(), split.Command())
 	for _, c := range append(root.Commands(), root) {
 		strict(c)
 	}

@@ -254,7 +254,7 @@ func TestFaultsOfTheCommandLine(t *testing.T) {
 			}
 		})
 	}
-	for _, args := range [][]string{{}, {"--help"}, {"run", "--help"}, {"up", "--help"}, {"demo", "--help"}, {"inspect", "--help"}, {"plan", "--help"}} {
+	for _, args := range [][]string{{}, {"--help"}, {"run", "--help"}, {"up", "--help"}, {"demo", "--help"}, {"inspect", "--help"}, {"plan", "--help"}, {"split", "--help"}} {
 		o := run(t, "", args...).good(t)
 		says(t, o.stdout, "Examples:", "dgr ")
 	}

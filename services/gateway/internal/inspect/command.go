@@ -1,15 +1,10 @@
 package inspect
 
 import (
-	"io"
-	"os"
-	"time"
-
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
+	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/progress"
 )
 
 // Command is `dgr inspect`. A fault is the returned error, one sentence.
@@ -29,9 +24,9 @@ func Command() *cobra.Command {
 			}
 			r := Describe(m)
 			if fingerprint {
-				bar := newBar(cmd.ErrOrStderr())
-				err := r.Identify(cmd.Context(), m, bar.show)
-				bar.finish()
+				bar := progress.New(cmd.ErrOrStderr(), "reading the model")
+				err := r.Identify(cmd.Context(), m, bar.Show)
+				bar.Finish()
 				if err != nil {
 					return err
 				}
@@ -45,26 +40,4 @@ func Command() *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&fingerprint, "fingerprint", false, "also print the model's fingerprint; reads the whole model the first time")
 	return cmd
-}
-
-// bar shows how far the reading is, on a terminal only.
-type bar struct{ p *progressbar.ProgressBar }
-
-func newBar(w io.Writer) bar {
-	return bar{progressbar.NewOptions64(-1, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true),
-		progressbar.OptionSetDescription("reading the model"), progressbar.OptionClearOnFinish(),
-		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetVisibility(terminal(w)))}
-}
-
-func (b bar) show(done, total uint64) {
-	b.p.ChangeMax64(int64(total))
-	_ = b.p.Set64(int64(done)) // a bar that cannot be drawn is no fault
-}
-
-func (b bar) finish() { _ = b.p.Finish() }
-
-// terminal says whether somebody watches w.
-func terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }

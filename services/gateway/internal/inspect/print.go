@@ -25,7 +25,7 @@ func (r Report) Text(w io.Writer) error {
 	row := func(name, format string, args ...any) { fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	row("model", "%s", r.title())
 	row("architecture", "%s, %s", r.Architecture, r.cut())
-	row("layers", "%d", r.Layers)
+	row("layers", "%s", r.layers())
 	row("parameters", "%s (%s)", humanize.Comma(int64(r.Parameters)), parameters(r.Parameters))
 	row("weights", "%s (%s)", humanize.IBytes(r.Bytes), r.typeList())
 	row("hidden state", "%d values, a boundary of %s a token", r.Embedding, humanize.IBytes(4*uint64(r.Embedding)))
@@ -84,6 +84,13 @@ func (r Report) cut() string {
 		return "can be cut between any two layers"
 	}
 	return "cannot be cut yet (can be: " + strings.Join(gguf.AdaptedArchitectures(), ", ") + ")"
+}
+
+func (r Report) layers() string {
+	if r.Held != "" {
+		return fmt.Sprintf("%s of %d: this file is one shard", r.Held, r.Layers)
+	}
+	return fmt.Sprint(r.Layers)
 }
 
 func (r Report) typeList() string {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
+	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/layers"
 )
 
 // Report is what there is to say about a model. Sizes are bytes. It is also the form of --json.
@@ -18,6 +19,7 @@ type Report struct {
 	Architecture string   `json:"architecture"`
 	Cuttable     bool     `json:"cuttable"` // whether it can be divided among workers
 	Layers       uint32   `json:"layers"`
+	Held         string   `json:"held,omitempty"` // of a shard's file: the layers in it, FIRST:END
 	Parameters   uint64   `json:"parameters"`
 	Bytes        uint64   `json:"bytes"` // of all tensors
 	Types        []Type   `json:"types"` // by bytes, the largest first
@@ -69,6 +71,9 @@ func Describe(m *gguf.Model) Report {
 		Parameters: m.Parameters(), Bytes: m.Bytes(), Types: types(m), Embedding: m.Embedding(), Heads: heads, KVHeads: kv,
 		Window: m.Window(), Vocab: m.Vocab(), Tokenizer: m.KV.Text("tokenizer.ggml.model"), Context: m.TrainContext(),
 		ChatTemplate: m.ChatTemplate() != "", Tied: m.Tied(), Sections: sections(m),
+	}
+	if m.IsShard() {
+		r.Held = layers.Show(m.Held())
 	}
 	for i, p := range m.Parts {
 		part := Part{Path: p.Path, Bytes: uint64(p.State.Size)}

@@ -41,6 +41,9 @@ type Worker struct {
 // Errors: *Shortage where it does not fit; UNSUPPORTED_ARCHITECTURE where the model cannot be cut and no machine holds the
 // whole of it.
 func Make(m *gguf.Model, memory []uint64, o Options) (*Plan, error) {
+	if m.IsShard() {
+		return nil, engine.Errorf(engine.ShardMismatch, "%s is a shard; plan from the whole model, whose shards it knows the weight of", m.Paths[0])
+	}
 	c := newCosts(m, o)
 	var spans []span
 	if gguf.Adapted(m.Architecture()) {

@@ -5,24 +5,22 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"text/tabwriter"
-	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/fail"
+	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/layers"
+	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/progress"
 )
 
 // Command is `dgr up`.
 func Command() *cobra.Command {
 	o := Default()
-	var layers string
+	var parts string
 	var asJSON, verbose bool
 	cmd := &cobra.Command{
 		Use:   "up --model MODEL.gguf",
@@ -39,15 +37,15 @@ all stop. On many machines, start dgr-worker on each instead.`,
 			if o.Model == "" {
 				return fail.Usagef("--model names no model; give the path of a GGUF file")
 			}
-			if layers != "" {
+			if parts != "" {
 				if cmd.Flags().Changed("workers") {
 					return fail.Usagef("--layers and --workers both say how many workers there are; give one")
 				}
-				parts, err := ParseLayers(layers)
+				list, err := layers.Parse(parts)
 				if err != nil {
 					return err
 				}
-				o.Layers = parts
+				o.Layers = list
 			}
 			if o.Workers < 1 || o.Workers > 32 || len(o.Layers) > 32 {
 				return fail.Usagef("a route has 1 to 32 workers")
@@ -58,7 +56,7 @@ all stop. On many machines, start dgr-worker on each instead.`,
 	f := cmd.Flags()
 	f.StringVarP(&o.Model, "model", "m", "", "GGUF file, or any of its parts")
 	f.Uint32Var(&o.Workers, "workers", o.Workers, "how many workers")
-	f.StringVar(&layers, "layers", "", "which layers each worker gets, as 0:2,2:5, instead of --workers")
+	f.StringVar(&parts, "layers", "", "which layers each worker gets, as 0:2,2:5, instead of --workers")
 	f.StringVar(&o.Engine, "engine", "", "llama, or fake for a model named fake; chosen by the model's name if absent")
 	f.StringVar(&o.Binary, "worker-binary", "", "the dgr-worker program; looked for beside dgr and in $PATH if absent")
 	f.Uint32Var(&o.Context, "context", 0, "longest context of a session, tokens; 0 is the worker's default")
@@ -114,19 +112,13 @@ func (g *Group) Table(w io.Writer) error {
 // Show lets a person see what goes on while workers start: a bar on a terminal while the model is identified, now and then
 // how far each load is, and all of the workers' logs if verbose. finish takes the bar away.
 func (o *Options) Show(w io.Writer, verbose bool) (finish func()) {
-	file, ok := w.(*os.File)
-	bar := progressbar.NewOptions64(-1, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true),
-		progressbar.OptionSetDescription("identifying the model"), progressbar.OptionClearOnFinish(),
-		progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetVisibility(ok && term.IsTerminal(int(file.Fd()))))
-	o.Progress = func(done, total uint64) {
-		bar.ChangeMax64(int64(total))
-		_ = bar.Set64(int64(done)) // a bar that cannot be drawn is no fault
-	}
+	bar := progress.New(w, "identifying the model")
+	o.Progress = bar.Show
 	var lines sync.Mutex
 	say := func(part engine.LayerRange, text string) {
 		lines.Lock()
 		defer lines.Unlock()
-		fmt.Fprintf(w, "layers %s | %s\n", show(part), text)
+		fmt.Fprintf(w, "layers %s | %s\n", layers.Show(part), text)
 	}
 	if verbose {
 		o.Log = say
@@ -138,5 +130,5 @@ func (o *Options) Show(w io.Writer, verbose bool) (finish func()) {
 			say(part, phase)
 		}
 	}
-	return func() { _ = bar.Finish() }
+	return bar.Finish
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/libs/engine/fake"
 	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/fail"
+	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/layers"
 )
 
 // stopping bounds how long a worker may take to end when it is asked to.
@@ -135,22 +136,25 @@ func (o Options) parts(ctx context.Context) (architecture string, parts []engine
 			return "", nil, engine.Errorf(engine.UnsupportedArchitecture, "%s has the architecture %s, which cannot be cut yet (%s can); give it one worker",
 				o.Model, architecture, strings.Join(gguf.AdaptedArchitectures(), ", "))
 		}
+		if model.IsShard() {
+			return "", nil, fail.Usagef("%s is a shard, layers %s of %d; name the whole model, or start dgr-worker on each shard", o.Model, layers.Show(model.Held()), n)
+		}
 		// Once here, so that not every worker reads the whole model to know its name.
 		if _, err := gguf.BuildManifest(ctx, model, nil, o.Progress); err != nil {
 			return "", nil, err
 		}
 	}
 	if len(o.Layers) > 0 {
-		return architecture, o.Layers, checkParts(o.Layers, n)
+		return architecture, o.Layers, layers.Check(o.Layers, n)
 	}
-	parts, err = Split(n, o.Workers, cost)
+	parts, err = layers.Divide(n, o.Workers, cost)
 	return architecture, parts, err
 }
 
 // args are the flags of worker i.
 func (o Options) args(i int, part engine.LayerRange, workers int) []string {
 	args := []string{
-		"--model", o.Model, "--engine", o.Engine, "--layers", show(part), "--worker-id", fmt.Sprintf("local-%d", i),
+		"--model", o.Model, "--engine", o.Engine, "--layers", layers.Show(part), "--worker-id", fmt.Sprintf("local-%d", i),
 		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--chain-allow", "127.0.0.1:*",
 		"--threads", strconv.FormatUint(uint64(o.threads(workers)), 10), "--drain", "2s", "--log-format", "json", "--announce", "--exit-with-stdin",
 	}
@@ -200,7 +204,7 @@ func (g *Group) ready(ctx context.Context, patience time.Duration) error {
 			if ctx.Err() != nil {
 				return fail.ErrInterrupted
 			}
-			return fmt.Errorf("worker %d of %d (layers %s) is not ready after %v; give it more time with --ready-timeout", i+1, len(g.children), show(c.part), patience)
+			return fmt.Errorf("worker %d of %d (layers %s) is not ready after %v; give it more time with --ready-timeout", i+1, len(g.children), layers.Show(c.part), patience)
 		}
 	}
 	return nil
@@ -220,7 +224,7 @@ func (g *Group) death(c *child, when string) error {
 	for i, other := range g.children {
 		if other == c {
 			return fmt.Errorf("worker %d of %d (layers %s, process %d) ended %s: %s",
-				i+1, len(g.children), show(c.part), c.cmd.Process.Pid, when, c.epitaph())
+				i+1, len(g.children), layers.Show(c.part), c.cmd.Process.Pid, when, c.epitaph())
 		}
 	}
 	return fmt.Errorf("a worker ended %s: %s", when, c.epitaph())

@@ -17,6 +17,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
 	"github.com/distributed-gguf-runtime/dgr/libs/native/tiny"
 )
 
@@ -51,6 +52,40 @@ func TestLlamaRouteSaysWhatOneWorkerSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := take(t, generate(t, open(t, head.ready(), tail.ready()), n), n); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+}
+
+// A worker needs the file of its own shard alone, and is known to serve the same model.
+func TestLlamaServesShardsFromTheirOwnFiles(t *testing.T) {
+	const n = 16
+	path := write(t, t.TempDir(), "")
+	whole := start(t, nil, real("--model", path)...).ready()
+	m, err := gguf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := gguf.HashModel(t.Context(), m, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var route []announcement
+	for _, layers := range []engine.LayerRange{{First: 0, End: 1}, {First: 1}} {
+		shard := filepath.Join(t.TempDir(), "shard.gguf")
+		if _, err := m.WriteShard(t.Context(), manifest, gguf.Shard{Path: shard, Layers: layers}, nil); err != nil {
+			t.Fatal(err)
+		}
+		route = append(route, start(t, nil, real("--model", shard)...).ready())
+		start(t, nil, real("--model", shard, "--layers", "0:4")...).fails(exitFailed, "is a shard that holds")
+	}
+	if route[0].Layers != "0:1" || route[1].Layers != "1:4" || route[0].Fingerprint != whole.Fingerprint || route[1].Fingerprint != whole.Fingerprint {
+		t.Errorf("announced %+v; the whole model is %+v", route, whole)
+	}
+	want, err := take(t, generate(t, open(t, whole), n), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := take(t, generate(t, open(t, route...), n), n); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
 }

@@ -1,4 +1,4 @@
-package up
+package layers
 
 import (
 	"fmt"
@@ -27,12 +27,12 @@ func weights(head, tail uint64, layers ...uint64) func(engine.LayerRange) uint64
 func shown(parts []engine.LayerRange) string {
 	var list []string
 	for _, p := range parts {
-		list = append(list, show(p))
+		list = append(list, Show(p))
 	}
 	return strings.Join(list, " ")
 }
 
-func TestSplitIsEvenInBytes(t *testing.T) {
+func TestDivisionIsEvenInBytes(t *testing.T) {
 	for name, c := range map[string]struct {
 		cost    func(engine.LayerRange) uint64
 		n       uint32
@@ -47,26 +47,26 @@ func TestSplitIsEvenInBytes(t *testing.T) {
 		"uneven":     {weights(0, 0, 5, 1, 1, 1, 1, 1), 6, 2, "0:1 1:6"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			parts, err := Split(c.n, c.workers, c.cost)
+			parts, err := Divide(c.n, c.workers, c.cost)
 			if err != nil || shown(parts) != c.want {
 				t.Errorf("%s, %v, want %s", shown(parts), err, c.want)
 			}
 		})
 	}
 	for _, workers := range []uint32{0, 4} {
-		if parts, err := Split(3, workers, weights(0, 0, 1, 1, 1)); err == nil {
+		if parts, err := Divide(3, workers, weights(0, 0, 1, 1, 1)); err == nil {
 			t.Errorf("3 layers among %d workers are %s", workers, shown(parts))
 		}
 	}
 }
 
 // No other cut has a cheaper greatest part: tried against every cut.
-func TestSplitIsTheBest(t *testing.T) {
+func TestDivisionIsTheBest(t *testing.T) {
 	layers := []uint64{7, 1, 9, 2, 2, 8, 1, 3}
 	n, cost := uint32(len(layers)), weights(4, 6, layers...)
 	for workers := uint32(1); workers <= n; workers++ {
-		parts, err := Split(n, workers, cost)
-		if err != nil || checkParts(parts, n) != nil || len(parts) != int(workers) {
+		parts, err := Divide(n, workers, cost)
+		if err != nil || Check(parts, n) != nil || len(parts) != int(workers) {
 			t.Fatalf("%d workers: %s, %v", workers, shown(parts), err)
 		}
 		var worst uint64
@@ -92,25 +92,25 @@ func exhaustive(first, n, workers uint32, cost func(engine.LayerRange) uint64) u
 
 func TestLayersAreRead(t *testing.T) {
 	for text, want := range map[string]string{"0:4": "0:4", "0:2,2:4": "0:2 2:4", "0:1, 1:": "0:1 1:4", "0:": "0:4"} {
-		parts, err := ParseLayers(text)
+		parts, err := Parse(text)
 		if err == nil {
-			err = checkParts(parts, 4)
+			err = Check(parts, 4)
 		}
 		if err != nil || shown(parts) != want {
 			t.Errorf("%q is %s, %v, want %s", text, shown(parts), err, want)
 		}
 	}
 	for _, text := range []string{"", "4", "a:b", "2:1", "1:1", "0:2;2:4", "-1:2", "0:2,", "0:4294967296"} {
-		if parts, err := ParseLayers(text); err == nil {
+		if parts, err := Parse(text); err == nil {
 			t.Errorf("%q is %s", text, shown(parts))
 		}
 	}
 	for _, text := range []string{"1:4", "0:3", "0:5", "0:2,3:4", "0:3,2:4", "0:,2:4", "0:2,2:"} {
-		parts, err := ParseLayers(text)
+		parts, err := Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := checkParts(parts, 4); (err == nil) != (text == "0:2,2:") {
+		if err := Check(parts, 4); (err == nil) != (text == "0:2,2:") {
 			t.Errorf("%q on 4 layers: %v", text, fmt.Sprint(err))
 		}
 	}

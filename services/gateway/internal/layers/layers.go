@@ -1,4 +1,7 @@
-package up
+// Package layers divides the layers of a model among workers, and reads and shows divisions as people write them.
+//
+// What must stay out: memory and machines (package plan).
+package layers
 
 import (
 	"fmt"
@@ -9,10 +12,10 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/fail"
 )
 
-// Split cuts layers [0, n) into parts for workers, so that the most expensive part is as cheap as can be.
+// Divide cuts layers [0, n) into parts for workers, so that the most expensive part is as cheap as can be.
 //
 // Error: more workers than layers.
-func Split(n, workers uint32, cost func(engine.LayerRange) uint64) ([]engine.LayerRange, error) {
+func Divide(n, workers uint32, cost func(engine.LayerRange) uint64) ([]engine.LayerRange, error) {
 	if workers == 0 || workers > n {
 		return nil, fail.Usagef("%d layers cannot be divided among %d workers; give 1 to %d", n, workers, n)
 	}
@@ -43,8 +46,8 @@ func Split(n, workers uint32, cost func(engine.LayerRange) uint64) ([]engine.Lay
 	return parts, nil
 }
 
-// ParseLayers reads parts as `0:2,2:5`, or `0:2,2:`; the last end may be left out.
-func ParseLayers(text string) ([]engine.LayerRange, error) {
+// Parse reads parts as `0:2,2:5`, or `0:2,2:`; the last end may be left out.
+func Parse(text string) ([]engine.LayerRange, error) {
 	var parts []engine.LayerRange
 	for part := range strings.SplitSeq(text, ",") {
 		first, end, ok := strings.Cut(strings.TrimSpace(part), ":")
@@ -61,8 +64,8 @@ func ParseLayers(text string) ([]engine.LayerRange, error) {
 	return parts, nil
 }
 
-// checkParts says whether parts hold [0, n) without gap or overlap, and fills in an open end.
-func checkParts(parts []engine.LayerRange, n uint32) error {
+// Check says whether parts hold [0, n) without gap or overlap, and fills in an open end.
+func Check(parts []engine.LayerRange, n uint32) error {
 	next := uint32(0)
 	for i := range parts {
 		if parts[i].End == 0 && i == len(parts)-1 {
@@ -74,7 +77,7 @@ func checkParts(parts []engine.LayerRange, n uint32) error {
 		case p.First < next:
 			return fail.Usagef("--layers holds %d:%d twice", p.First, next)
 		case p.End <= p.First || p.End > n:
-			return fail.Usagef("--layers has %s, and the model has %d layers", show(p), n)
+			return fail.Usagef("--layers has %s, and the model has %d layers", Show(p), n)
 		}
 		next = parts[i].End
 	}
@@ -84,4 +87,5 @@ func checkParts(parts []engine.LayerRange, n uint32) error {
 	return nil
 }
 
-func show(r engine.LayerRange) string { return fmt.Sprintf("%d:%d", r.First, r.End) }
+// Show is a shard as people write it, FIRST:END.
+func Show(r engine.LayerRange) string { return fmt.Sprintf("%d:%d", r.First, r.End) }
