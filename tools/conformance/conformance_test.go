@@ -43,6 +43,9 @@ func TestMain(m *testing.M) {
 // notYet are clauses that no case proves yet, each with the reason. A clause that gets its case must leave the list.
 var notYet = map[string]string{
 	"ERR-8": "what a worker logs is not seen from its endpoint",
+	"ACC-1": "callers with and without rights are needed, which the worker's own tests have",
+	"ACC-2": "rights must change meanwhile, as the worker's own tests make them",
+	"ACC-3": "a worker that asks who calls is needed, as the worker's own tests have it",
 	"DIA-4": "what a hop shows of itself is asked for by another worker, not by the program that tries it",
 }
 
@@ -238,6 +241,17 @@ func TestSmallAnswersConform(t *testing.T) {
 	t.Parallel()
 	report := conform(t, route{only: regexp.MustCompile(`^flow\.output-too-large$`)}, start(t, "--model", "fake:layers=6,vocab=8000", "--outgoing-bytes", "4MiB"))
 	if n := report.Counts(); n[conformance.Passed] != 1 {
+		t.Errorf("%v", n)
+	}
+}
+
+// Limits that a case can reach.
+func TestNarrowLimitsConform(t *testing.T) {
+	t.Parallel()
+	address := start(t, "--model", "fake:layers=6", "--principal-streams", "16", "--principal-sessions", "2", "--principal-requests", "200",
+		"--principal-request-burst", "100", "--handshake", "500ms")
+	report := conform(t, route{only: regexp.MustCompile(`^limits\.`)}, address)
+	if n := report.Counts(); n[conformance.Skipped] > 0 {
 		t.Errorf("%v", n)
 	}
 }

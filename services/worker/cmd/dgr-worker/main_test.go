@@ -85,7 +85,9 @@ func TestOneKeyMayGiveTwoSignals(t *testing.T) {
 func TestLimitsAreTheConfigured(t *testing.T) {
 	a := start(t, nil, faked("--sessions", "3", "--context", "77", "--batch", "33", "--micro-batch", "11", "--threads", "1", "--cache-type", "q8_0",
 		"--flash-attention", "--message-bytes", "256KiB", "--window-steps", "5", "--window-bytes", "1MiB", "--window-worker-bytes", "2MiB",
-		"--window-max-steps", "6", "--window-max-bytes", "3MiB", "--outgoing-bytes", "48MiB", "--linger", "7s", "--drain", "9s", "--idle", "11s", "--open-budget", "3s", "--keepalive", "13s", "--chain-allow", "localhost:*")...).ready()
+		"--window-max-steps", "6", "--window-max-bytes", "3MiB", "--outgoing-bytes", "48MiB", "--metadata-bytes", "8KiB", "--connection-streams", "21", "--handshake", "4s", "--rights-checked", "2s",
+		"--principal-opening", "22", "--principal-sessions", "23", "--principal-streams", "24", "--principal-requests", "250",
+		"--principal-request-burst", "260", "--principal-control", "270", "--principal-control-burst", "280", "--linger", "7s", "--drain", "9s", "--idle", "11s", "--open-budget", "3s", "--keepalive", "13s", "--chain-allow", "localhost:*")...).ready()
 	conn, err := dial.Open(a.Address, dial.Default())
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +102,9 @@ func TestLimitsAreTheConfigured(t *testing.T) {
 	window := &workerpb.Credit{Steps: proto.Uint32(5), Bytes: proto.Uint64(1 << 20)}
 	want := &workerpb.Limits{
 		Sessions: 3, FirstWindow: window, MaxWindow: &workerpb.Credit{Steps: proto.Uint32(6), Bytes: proto.Uint64(3 << 20)}, WorkerOutgoingBytes: 48 << 20, OutputBytes: 3584 << 10,
+		MetadataBytes: 8 << 10, PingInterval: durationpb.New(13 * time.Second / 4), ConnectionStreams: 21, Handshake: durationpb.New(4 * time.Second),
+		RightsChecked:     durationpb.New(2 * time.Second),
+		Principal:         &workerpb.PrincipalLimits{Opening: 22, Sessions: 23, Streams: 24, Requests: 250, RequestBurst: 260, Control: 270, ControlBurst: 280},
 		WorkerWindowBytes: 2 << 20, MessageBytes: 256 << 10, BatchTokens: 33, StepTokens: 33,
 		MaxLinger: durationpb.New(7 * time.Second), Idle: durationpb.New(11 * time.Second), OpenBudget: durationpb.New(3 * time.Second),
 		Drain: durationpb.New(9 * time.Second), PrefillChunk: r.GetCapability().GetLimits().PrefillChunk, Keepalive: durationpb.New(13 * time.Second),

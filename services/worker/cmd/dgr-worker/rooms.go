@@ -17,6 +17,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain/outbox"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/config"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/quota"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/rpc"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session/live"
@@ -62,7 +63,7 @@ func newDialer(cfg config.Config, d live.Options, metrics *telemetry.Metrics, lo
 func directoryOptions(cfg config.Config, at net.Addr, metrics *telemetry.Metrics, log *slog.Logger) live.Options {
 	return live.Options{
 		WorkerID: cfg.WorkerID, Revisions: session.Spoken(), Limits: limitsOf(cfg), WindowBytes: cfg.WindowWorkerBytes,
-		OutgoingBytes: cfg.OutgoingBytes, Sessions: cfg.Sessions, Buffered: &outbox.Gauge{},
+		OutgoingBytes: cfg.OutgoingBytes, Sessions: cfg.Sessions, Buffered: &outbox.Gauge{}, Quotas: quota.New(cfg.Principal),
 		BatchTokens: int(cfg.Batch), Deterministic: cfg.Deterministic, Chained: len(cfg.ChainAllow) > 0,
 		Ring: ringOf(cfg, at), Log: log, Observer: metrics,
 	}
@@ -94,7 +95,8 @@ func newServer(cfg config.Config, able engine.Capabilities, s *shard.Shard, dire
 		WorkerID: cfg.WorkerID, Build: &workerpb.Build{Version: version, Pin: able.Pin, Patches: able.Patches}, Shard: s, Directory: directory, Revisions: session.Spoken(), Limits: limitsOf(cfg),
 		Sessions: cfg.Sessions, Context: cfg.Context, BatchTokens: cfg.Batch, WindowBytes: cfg.WindowWorkerBytes,
 		OutgoingBytes: cfg.OutgoingBytes, OutputBytes: directory.Options().Payload(), MessageBytes: cfg.MessageBytes, Drain: cfg.Drain, Keepalive: cfg.Keepalive, Log: log,
-		TLS: a.grpc, Guard: a.guard, Reflection: cfg.Access.Reflection,
+		TLS: a.grpc, Guard: a.guard, Reflection: cfg.Access.Reflection, RightsChecked: cfg.Access.Checked,
+		Quotas: directory.Options().Quotas, MetadataBytes: cfg.MetadataBytes, Streams: cfg.Streams, Handshake: cfg.Handshake,
 	}
 	switch {
 	case cfg.Engine == "fake":

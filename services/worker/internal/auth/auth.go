@@ -93,6 +93,23 @@ type Guard struct {
 	Log           *slog.Logger
 }
 
+// Who is who the peer is; what it may do is not asked.
+//
+// Errors: UNAUTHENTICATED.
+func (g *Guard) Who(ctx context.Context, p Peer) (Principal, error) {
+	who, err := g.Authenticator.Authenticate(ctx, p)
+	if err != nil {
+		err = orCode(err, workerpb.ErrorCode_ERROR_CODE_UNAUTHENTICATED)
+		g.refused(p, who, "", err)
+		return "", err
+	}
+	return who, nil
+}
+
+func (g *Guard) refused(p Peer, who Principal, what Operation, err error) {
+	g.Log.Info("refused", "peer", p.Address, "principal", string(who), "operation", string(what), "path", p.Path, "code", fault.Name(fault.Of(err).Code))
+}
+
 // Allow lets the peer pass, as who it is, or says why not.
 //
 // Errors: UNAUTHENTICATED, PERMISSION_DENIED, AUTHORITY_DOWN.
@@ -104,7 +121,7 @@ func (g *Guard) Allow(ctx context.Context, p Peer, what Operation) (Principal, e
 		err = orCode(err, workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED)
 	}
 	if err != nil {
-		g.Log.Info("refused", "peer", p.Address, "principal", string(who), "operation", string(what), "path", p.Path, "code", fault.Name(fault.Of(err).Code))
+		g.refused(p, who, what, err)
 		return "", err
 	}
 	return who, nil

@@ -11,12 +11,13 @@ import (
 
 // Access is who may do what on the worker, and how the worker proves itself to next hops. Files are paths; empty is none.
 type Access struct {
-	Cert, Key  string   // PEM, of both ports
-	ClientCA   string   // PEM; who has a certificate of it can be known by its names
-	Allow      []string // NAME=OPERATIONS
-	AllowFile  string   // lines NAME: OPERATIONS
-	TokenFile  string   // lines NAME: SHA-256: OPERATIONS
-	Reflection bool     // served although peers must prove who they are
+	Cert, Key  string        // PEM, of both ports
+	ClientCA   string        // PEM; who has a certificate of it can be known by its names
+	Allow      []string      // NAME=OPERATIONS
+	AllowFile  string        // lines NAME: OPERATIONS
+	TokenFile  string        // lines NAME: SHA-256: OPERATIONS
+	Checked    time.Duration // rights of streams that run are looked at so often
+	Reflection bool          // served although peers must prove who they are
 
 	Authority        string // HOST:PORT or unix:PATH of an ext_authz server
 	AuthorityCA      string
@@ -64,6 +65,7 @@ func accessOptions() []option {
 		path("authz.ca", "CA of that server, PEM; it is asked over TLS then, with the certificate of tls.cert", func(c *Config) *string { return &c.Access.AuthorityCA }),
 		span("authz.timeout", "an answer that takes longer is none", func(c *Config) *time.Duration { return &c.Access.AuthorityTimeout }, 10*time.Millisecond, time.Minute),
 		span("authz.keep", "a yes counts for so long without asking again", func(c *Config) *time.Duration { return &c.Access.AuthorityKeep }, 0, 10*time.Minute),
+		span("rights_checked", "rights of calls and sessions that run are looked at this often; who has lost them is cut off", func(c *Config) *time.Duration { return &c.Access.Checked }, 100*time.Millisecond, time.Hour),
 		{key: "reflection", group: groupAccess, usage: "serve gRPC reflection also where peers must prove who they are, to those who may observe",
 			value: func(c *Config) value { return (*toggle)(&c.Access.Reflection) }},
 		path("chain.ca", "CA of next hops, PEM; they are dialled over TLS then", func(c *Config) *string { return &c.Access.ChainCA }),

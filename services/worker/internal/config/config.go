@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/quota"
 )
 
 // Config is a worker's configuration. Lengths of time are durations, sizes are bytes.
@@ -49,8 +50,12 @@ type Config struct {
 	WindowWorkerBytes uint64 // sum of all windows
 	WindowMaxSteps    uint32 // how far a session's window grows with use
 	WindowMaxBytes    uint64
-	OutgoingBytes     uint64 // sum of what waits to be sent to all peers
-	MessageBytes      uint32 // greatest gRPC message
+	OutgoingBytes     uint64        // sum of what waits to be sent to all peers
+	MessageBytes      uint32        // greatest gRPC message
+	MetadataBytes     uint32        // greatest metadata of a call
+	Streams           uint32        // calls that one connection may have under way
+	Handshake         time.Duration // for a connection to stand, and a stream to open
+	Principal         quota.Limits  // of each
 	OpenBudget        time.Duration
 	Idle              time.Duration
 	Keepalive         time.Duration
@@ -73,11 +78,12 @@ type Config struct {
 func Default() Config {
 	return Config{
 		Engine: "llama", Isolate: true, Listen: "127.0.0.1:7711", Admin: "127.0.0.1:7712",
-		Access:   Access{AuthorityTimeout: time.Second},
+		Access:   Access{AuthorityTimeout: time.Second, Checked: 5 * time.Second},
 		Sessions: 4, Context: 2048, Threads: uint32(runtime.GOMAXPROCS(0)), Batch: 512, MicroBatch: 512,
 		CacheType: "f16", MemoryMap: true,
 		WindowSteps: 8, WindowBytes: 16 << 20, WindowWorkerBytes: 1 << 30, MessageBytes: 1 << 20,
 		WindowMaxSteps: 64, WindowMaxBytes: 256 << 20, OutgoingBytes: 2 << 30,
+		MetadataBytes: 16 << 10, Streams: 1024, Handshake: 10 * time.Second, Principal: quota.Default(),
 		OpenBudget: 5 * time.Second, Idle: 10 * time.Minute, Keepalive: 20 * time.Second,
 		Linger: 30 * time.Second, Drain: 60 * time.Second,
 		ProbeInterval: 10 * time.Second, ProbeTimeout: 5 * time.Second,

@@ -146,6 +146,11 @@ func limitOptions() []option {
 			value: func(c *Config) value { return (*duration)(field(c)) },
 			legal: func(c Config) string { return within(*field(&c), least, most) }}
 	}
+	count := func(key, usage string, field func(*Config) *uint32) option {
+		return option{key: key, group: groupLimits, kind: "N", usage: usage,
+			value: func(c *Config) value { return (*number)(field(c)) },
+			legal: func(c Config) string { return between(*field(&c), 1, 1<<20) }}
+	}
 	return []option{
 		{key: "window.steps", group: groupLimits, kind: "N", usage: "first window of a session, steps",
 			value: func(c *Config) value { return (*number)(&c.WindowSteps) },
@@ -160,6 +165,18 @@ func limitOptions() []option {
 		{key: "message_bytes", group: groupLimits, kind: "SIZE", usage: "greatest gRPC message; larger boundaries are framed",
 			value: func(c *Config) value { return (*bytes32)(&c.MessageBytes) },
 			legal: func(c Config) string { return sizeBetween(uint64(c.MessageBytes), 1<<17, 1<<26) }},
+		{key: "metadata_bytes", group: groupLimits, kind: "SIZE", usage: "greatest metadata of a call",
+			value: func(c *Config) value { return (*bytes32)(&c.MetadataBytes) },
+			legal: func(c Config) string { return sizeBetween(uint64(c.MetadataBytes), 1<<10, 1<<24) }},
+		count("connection_streams", "calls that one connection may have under way", func(c *Config) *uint32 { return &c.Streams }),
+		count("principal.opening", "sessions that one principal may be opening; who proves nothing is one principal per address", func(c *Config) *uint32 { return &c.Principal.Opening }),
+		count("principal.sessions", "sessions that one principal may have, lingering ones included", func(c *Config) *uint32 { return &c.Principal.Sessions }),
+		count("principal.streams", "calls that one principal may have under way", func(c *Config) *uint32 { return &c.Principal.Streams }),
+		count("principal.requests", "calls and opens of one principal a second", func(c *Config) *uint32 { return &c.Principal.Requests.PerSecond }),
+		count("principal.request_burst", "calls and opens of one principal at once, after a rest", func(c *Config) *uint32 { return &c.Principal.Requests.Burst }),
+		count("principal.control", "control messages of one principal a second", func(c *Config) *uint32 { return &c.Principal.Control.PerSecond }),
+		count("principal.control_burst", "control messages of one principal at once, after a rest", func(c *Config) *uint32 { return &c.Principal.Control.Burst }),
+		span("handshake", "longest time that a connection takes to stand, and a stream to open", func(c *Config) *time.Duration { return &c.Handshake }, 10*time.Millisecond, 5*time.Minute),
 		span("open_budget", "longest time this hop takes to open a session", func(c *Config) *time.Duration { return &c.OpenBudget }, 100*time.Millisecond, 5*time.Minute),
 		span("idle", "a stream without a deadline may be silent for this long", func(c *Config) *time.Duration { return &c.Idle }, time.Second, 24*time.Hour),
 		span("linger", "longest time that a cache outlives its link", func(c *Config) *time.Duration { return &c.Linger }, 0, 24*time.Hour),

@@ -3,10 +3,15 @@ package rpc
 import (
 	"context"
 	"errors"
+	"net"
+	"net/netip"
 	"runtime/debug"
 	"strings"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/proto"
 
@@ -16,7 +21,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 )
 
-// operations of the services; what is not listed (health) is open to all.
+// operations of the services. What is not listed needs all that there is, but for health, which is open to all.
 var operations = map[string]auth.Operation{
 	workerpb.WorkerService_ServiceDesc.ServiceName:              auth.Observe,
 	workerpb.ShardService_ServiceDesc.ServiceName:               auth.Admin,
@@ -35,7 +40,14 @@ func operationOf(method string) auth.Operation {
 		return auth.Infer
 	}
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	return operations[service]
+	what, listed := operations[service]
+	switch {
+	case service == grpc_health_v1.Health_ServiceDesc.ServiceName:
+		return ""
+	case !listed:
+		return auth.Admin
+	}
+	return what
 }
 
 // allow checks one caller of a method and says who it is; nobody in particular where nobody has to prove anything.
@@ -48,17 +60,56 @@ func (s *Server) allow(ctx context.Context, method, onBehalfOf string, what auth
 	return s.options.Guard.Allow(ctx, peer, what)
 }
 
+// account is whose quota a caller uses: its own as a principal, else that of where it calls from.
+func account(ctx context.Context, who auth.Principal) string {
+	if who != "" {
+		return string(who)
+	}
+	host, _, err := net.SplitHostPort(auth.PeerOf(ctx, "").Address)
+	ip, parseErr := netip.ParseAddr(host)
+	if err != nil || parseErr != nil {
+		return "address:" + host
+	}
+	if ip = ip.Unmap().WithZone(""); ip.Is6() { // a host has as many as it likes of these
+		ip = netip.PrefixFrom(ip, 64).Masked().Addr()
+	}
+	return "address:" + ip.String()
+}
+
+// enter lets a call in: who may do it, and has not too much under way. leave says that the call is over. A Session stream is
+// only asked who it is; what it may do is asked when its Open has come.
+func (s *Server) enter(ctx context.Context, method string) (leave func(), err error) {
+	var who auth.Principal
+	if what := operationOf(method); what != "" {
+		who, err = s.allow(ctx, method, "", what)
+	} else if method == workerpb.WorkerService_Session_FullMethodName && s.options.Guard != nil {
+		who, err = s.options.Guard.Who(ctx, auth.PeerOf(ctx, method))
+	}
+	if err != nil {
+		return nil, err
+	}
+	quotas, whose := s.options.Quotas, account(ctx, who)
+	if exceeded := quotas.Request(whose); exceeded != nil {
+		return nil, exceeded
+	}
+	leave, exceeded := quotas.Stream(whose)
+	if exceeded != nil {
+		return nil, exceeded
+	}
+	return leave, nil
+}
+
 // unary is around every unary call: access, strictness, typed errors, and a panic that stays in its call.
 func (s *Server) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	defer s.recover(info.FullMethod, &err)
-	if what := operationOf(info.FullMethod); what != "" {
-		if _, err := s.allow(ctx, info.FullMethod, "", what); err != nil {
+	leave, err := s.enter(ctx, info.FullMethod)
+	if err != nil {
+		return nil, s.typed(err)
+	}
+	defer leave()
+	if m, ok := request.(proto.Message); ok && operationOf(info.FullMethod) != "" {
+		if err := s.strict(m); err != nil {
 			return nil, s.typed(err)
-		}
-		if m, ok := request.(proto.Message); ok {
-			if err := s.strict(m); err != nil {
-				return nil, s.typed(err)
-			}
 		}
 	}
 	answer, err = handle(ctx, request)
@@ -95,18 +146,72 @@ func (w worded) SendMsg(answer any) error {
 	return w.ServerStream.SendMsg(answer)
 }
 
-// stream is around every stream.
+// stream is around every stream. One that was let in is looked at again while it runs; a Session stream sees to that itself.
 func (s *Server) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
 	defer s.recover(info.FullMethod, &err)
-	if what := operationOf(info.FullMethod); what != "" {
-		if _, err := s.allow(stream.Context(), info.FullMethod, "", what); err != nil {
-			return s.typed(err)
-		}
+	ctx := stream.Context()
+	leave, err := s.enter(ctx, info.FullMethod)
+	if err != nil {
+		return s.typed(err)
 	}
+	defer leave()
 	if info.FullMethod == workerpb.WorkerService_Session_FullMethodName {
 		return s.named(handle(server, stream)) // its upstream knows the caller's revision
 	}
-	return s.typed(handle(server, worded{stream, s}))
+	stream = worded{stream, s}
+	what := operationOf(info.FullMethod)
+	if what == "" || s.options.Guard == nil {
+		return s.typed(handle(server, stream))
+	}
+	held, revoke := context.WithCancelCause(ctx)
+	defer revoke(nil)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		s.watchRights(held, revoke, func() error { _, err := s.allow(held, info.FullMethod, "", what); return err })
+	})
+	err = handle(server, lease{stream, held})
+	if cause := context.Cause(held); ctx.Err() == nil && cause != nil {
+		err = cause
+	}
+	revoke(nil)
+	watch.Wait()
+	return s.typed(err)
+}
+
+// lease is a stream that ends when its caller's rights do.
+type lease struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context ends with the rights.
+func (l lease) Context() context.Context { return l.ctx }
+
+// watchRights asks now and then whether a caller still may, until ctx ends.
+func (s *Server) watchRights(ctx context.Context, revoke func(error), may func() error) {
+	tick := time.NewTicker(s.options.RightsChecked)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := may(); revoked(err) {
+				revoke(err)
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// revoked says whether an answer about a stream that runs ends it. That the authority does not answer does not: new calls are
+// refused meanwhile, but what it allowed goes on.
+func revoked(err error) bool {
+	if err == nil {
+		return false
+	}
+	code := fault.Of(err).Code
+	return code == workerpb.ErrorCode_ERROR_CODE_UNAUTHENTICATED || code == workerpb.ErrorCode_ERROR_CODE_PERMISSION_DENIED
 }
 
 // recover makes a panic the INTERNAL of one call.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/quota"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
 )
 
@@ -79,5 +80,14 @@ func (s *Server) limits() *workerpb.Limits {
 		MaxLinger: durationpb.New(o.Limits.MaxLinger), Idle: durationpb.New(o.Limits.Idle),
 		OpenBudget: durationpb.New(o.Limits.OpenBudget), Drain: durationpb.New(o.Drain), PrefillChunk: proto.Uint32(0),
 		Keepalive: durationpb.New(o.Keepalive), WorkerOutgoingBytes: o.OutgoingBytes, OutputBytes: o.OutputBytes,
+		MetadataBytes: o.MetadataBytes, PingInterval: durationpb.New(o.pingInterval()), ConnectionStreams: o.Streams,
+		Handshake: durationpb.New(o.Handshake), RightsChecked: durationpb.New(o.RightsChecked), Principal: principalLimits(o.Quotas.Limits()),
+	}
+}
+
+func principalLimits(l quota.Limits) *workerpb.PrincipalLimits {
+	return &workerpb.PrincipalLimits{
+		Opening: l.Opening, Sessions: l.Sessions, Streams: l.Streams, Requests: l.Requests.PerSecond, RequestBurst: l.Requests.Burst,
+		Control: l.Control.PerSecond, ControlBurst: l.Control.Burst,
 	}
 }

@@ -32,7 +32,7 @@ type ringEnd struct {
 func (r *ringService) Ring(stream ringStream) error {
 	joined, ended := make(chan *live.Ring, 1), make(chan ringEnd, 1)
 	go func() { ended <- r.guarded(stream, joined) }() // ends with the stream, which ends with this handler at the latest
-	late := time.NewTimer(openBound)
+	late := time.NewTimer(r.server.options.Handshake)
 	defer late.Stop()
 	select {
 	case ring := <-joined:
@@ -41,11 +41,13 @@ func (r *ringService) Ring(stream ringStream) error {
 			return r.answer(stream, end)
 		case <-ring.Over():
 			return r.answer(stream, ringEnd{first: ring.Leave()})
+		case <-stream.Context().Done():
+			return stream.Context().Err()
 		}
 	case end := <-ended:
 		return r.answer(stream, end)
 	case <-late.C:
-		return fault.New(workerpb.ErrorCode_ERROR_CODE_DEADLINE_EXCEEDED, "no hello came for %v", openBound)
+		return fault.New(workerpb.ErrorCode_ERROR_CODE_DEADLINE_EXCEEDED, "no hello came for %v", r.server.options.Handshake)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/auth"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/quota"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session/live"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
@@ -42,7 +43,7 @@ type Store interface {
 	Order(name string) (shard.Order, error)
 }
 
-// Options are what the services need to know. All are required but Store, TLS, Guard, Reflection and Log.
+// Options are what the services need to know. Required are all that have no usual value.
 type Options struct {
 	WorkerID                   string
 	Build                      *workerpb.Build
@@ -61,7 +62,11 @@ type Options struct {
 	Keepalive                  time.Duration
 	SendWait                   time.Duration // how long a stream that is over may take to send what is left; 0: 5 s
 	TLS                        *tls.Config   // nil: none
-	Handshake                  time.Duration // how long a connection may take to stand, TLS included; 0: 10 s
+	Quotas                     *quota.Quotas // of principals; nil: the usual ones
+	MetadataBytes              uint32        // greatest metadata of a call; 0: 16 KiB
+	Streams                    uint32        // calls that one connection may have under way; 0: 1024
+	RightsChecked              time.Duration // rights of streams that run are looked at so often; 0: 5 s
+	Handshake                  time.Duration // how long a connection may take to stand, TLS included, and a stream to its open; 0: 10 s
 	Guard                      *auth.Guard   // nil: everybody may do everything
 	Reflection                 bool          // served to those who may observe; without a guard it always is
 	Log                        *slog.Logger
@@ -76,12 +81,6 @@ type Server struct {
 	watched chan struct{} // closed when the health watcher has ended
 }
 
-// maxStreams is how many calls one connection may have under way: far more than sessions.
-const maxStreams = 1024
-
-// openBound is how long a stream may be silent before its Open.
-const openBound = 10 * time.Second
-
 // New makes the services and registers them; serve with GRPC().Serve, end with Close.
 func New(options Options, more ...grpc.ServerOption) *Server {
 	if options.Log == nil {
@@ -89,15 +88,23 @@ func New(options Options, more ...grpc.ServerOption) *Server {
 	}
 	options.SendWait = cmp.Or(options.SendWait, 5*time.Second)
 	options.Handshake = cmp.Or(options.Handshake, 10*time.Second)
+	options.MetadataBytes = cmp.Or(options.MetadataBytes, 16<<10)
+	options.Streams = cmp.Or(options.Streams, 1024)
+	options.RightsChecked = cmp.Or(options.RightsChecked, 5*time.Second)
+	if options.Quotas == nil {
+		options.Quotas = quota.New(quota.Default())
+	}
 	if options.TLS != nil {
 		more = append([]grpc.ServerOption{grpc.Creds(credentials.NewTLS(options.TLS))}, more...)
 	}
 	s := &Server{options: options, health: health.NewServer(), watched: make(chan struct{})}
 	size := int(options.MessageBytes) + 64<<10 // what a message holds beside its payload
 	s.grpc = grpc.NewServer(append([]grpc.ServerOption{
-		grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(size), grpc.MaxSendMsgSize(size),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: options.Keepalive, Timeout: options.Keepalive / 2}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: options.Keepalive / 4, PermitWithoutStream: true}),
+		grpc.MaxConcurrentStreams(options.Streams), grpc.MaxHeaderListSize(options.MetadataBytes), grpc.MaxRecvMsgSize(size), grpc.MaxSendMsgSize(size),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: options.Keepalive, Timeout: options.Keepalive / 2, MaxConnectionIdle: options.Limits.Idle,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: options.pingInterval(), PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(options.Handshake), grpc.ChainUnaryInterceptor(s.unary), grpc.ChainStreamInterceptor(s.stream),
 	}, more...)...)
 	workerpb.RegisterWorkerServiceServer(s.grpc, &workerService{server: s})
@@ -113,6 +120,9 @@ func New(options Options, more ...grpc.ServerOption) *Server {
 	go s.watch(ctx)
 	return s
 }
+
+// pingInterval is the least that a caller may leave between pings.
+func (o Options) pingInterval() time.Duration { return o.Keepalive / 4 }
 
 // GRPC is the server with all services on it.
 func (s *Server) GRPC() *grpc.Server { return s.grpc }
@@ -137,6 +147,7 @@ func (s *Server) watch(ctx context.Context) {
 		for _, name := range []string{"", workerpb.WorkerService_ServiceDesc.ServiceName, workerpb.TextService_ServiceDesc.ServiceName} {
 			s.health.SetServingStatus(name, serving)
 		}
+		s.health.SetServingStatus(workerpb.ShardService_ServiceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING) // it loads what is not there
 		select {
 		case <-changed:
 		case <-ctx.Done():

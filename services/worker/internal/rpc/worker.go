@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -53,17 +54,17 @@ func (w *workerService) WatchHealth(r *workerpb.WatchHealthRequest, stream grpc.
 // the caller does not take what is written.
 func (w *workerService) Session(stream grpc.BidiStreamingServer[workerpb.SessionRequest, workerpb.SessionResponse]) error {
 	u := w.server.options.Directory.Stream()
-	late := time.AfterFunc(openBound, func() {
-		w.server.options.Directory.Refuse(u, fault.New(workerpb.ErrorCode_ERROR_CODE_DEADLINE_EXCEEDED, "no open came for %v", openBound))
+	bound := w.server.options.Handshake
+	late := time.AfterFunc(bound, func() {
+		w.server.options.Directory.Refuse(u, fault.New(workerpb.ErrorCode_ERROR_CODE_DEADLINE_EXCEEDED, "no open came for %v", bound))
 	})
 	defer late.Stop()
-	go w.read(stream, u, late) // ends with the stream, which ends with this handler at the latest
+	var opened atomic.Pointer[workerpb.Open]
+	go w.read(stream, u, late, &opened) // ends with the stream, which ends with this handler at the latest
 	wrote := make(chan error, 1)
 	go func() { wrote <- w.write(stream, u) }() // so does this
-	select {
-	case err := <-wrote:
+	if over, err := w.serve(stream.Context(), u, wrote, &opened); over {
 		return err
-	case <-u.Over():
 	}
 	stuck := time.NewTimer(w.server.options.SendWait)
 	defer stuck.Stop()
@@ -72,6 +73,27 @@ func (w *workerService) Session(stream grpc.BidiStreamingServer[workerpb.Session
 		return err
 	case <-stuck.C: // the caller does not read
 		return u.Status()
+	}
+}
+
+// serve waits for the end of a stream, and looks now and then whether its caller still may what it does. It is true when the
+// last message is out.
+func (w *workerService) serve(ctx context.Context, u *live.Upstream, wrote <-chan error, opened *atomic.Pointer[workerpb.Open]) (bool, error) {
+	tick := time.NewTicker(w.server.options.RightsChecked)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-wrote:
+			return true, err
+		case <-u.Over():
+			return false, nil
+		case <-tick.C:
+			if o := opened.Load(); o != nil && w.server.options.Guard != nil {
+				if _, err := w.mayOpen(ctx, o); revoked(err) {
+					u.End(fault.Of(err))
+				}
+			}
+		}
 	}
 }
 
@@ -93,7 +115,7 @@ func (w *workerService) write(stream grpc.BidiStreamingServer[workerpb.SessionRe
 }
 
 // read hands every message on until the stream ends.
-func (w *workerService) read(stream grpc.BidiStreamingServer[workerpb.SessionRequest, workerpb.SessionResponse], u *live.Upstream, late *time.Timer) {
+func (w *workerService) read(stream grpc.BidiStreamingServer[workerpb.SessionRequest, workerpb.SessionResponse], u *live.Upstream, late *time.Timer, opened *atomic.Pointer[workerpb.Open]) {
 	defer u.Ended()
 	defer late.Stop()
 	defer func() {
@@ -102,25 +124,43 @@ func (w *workerService) read(stream grpc.BidiStreamingServer[workerpb.SessionReq
 			w.server.options.Directory.Refuse(u, fault.New(workerpb.ErrorCode_ERROR_CODE_INTERNAL, "worker %s", w.server.options.WorkerID))
 		}
 	}()
-	first := true
+	caller, first, refused := live.Caller{}, true, false
 	for {
 		m, err := stream.Recv()
-		if err != nil {
+		switch {
+		case err != nil:
 			return
-		}
-		if first {
+		case refused: // the stream is about to end
+			continue
+		case first:
 			late.Stop()
 			first = false
 			u.Speaks(m)
-			caller, err := w.mayOpen(stream.Context(), m.GetOpen())
-			if err != nil {
+			if caller, err = w.mayOpen(stream.Context(), m.GetOpen()); err != nil {
 				w.server.options.Directory.Refuse(u, fault.Of(err))
+				refused = true
 				continue
 			}
+			opened.Store(m.GetOpen())
 			u.From(caller)
+		case control(m):
+			if exceeded := w.server.options.Quotas.Control(caller.Account); exceeded != nil {
+				u.End(exceeded)
+				refused = true
+				continue
+			}
 		}
 		u.Receive(m)
 	}
+}
+
+// control says whether a message costs the sender nothing, neither credit nor an answer.
+func control(m *workerpb.SessionRequest) bool {
+	switch m.GetKind().(type) {
+	case *workerpb.SessionRequest_CancelStep, *workerpb.SessionRequest_ReceiveCredit, *workerpb.SessionRequest_Close:
+		return true
+	}
+	return false
 }
 
 // mayOpen asks whether the caller may open, as a hop or as a driver, and says who it is.
@@ -134,7 +174,7 @@ func (w *workerService) mayOpen(ctx context.Context, o *workerpb.Open) (live.Cal
 	if err == nil && o.GetOnBehalfOf() != "" {
 		_, err = w.server.allow(ctx, method, o.GetOnBehalfOf(), auth.Delegate)
 	}
-	return live.Caller{Principal: string(who), OnBehalfOf: o.GetOnBehalfOf()}, err
+	return live.Caller{Principal: string(who), OnBehalfOf: o.GetOnBehalfOf(), Account: account(ctx, who)}, err
 }
 
 func (w *workerService) CancelSession(_ context.Context, r *workerpb.CancelSessionRequest) (*workerpb.CancelSessionResponse, error) {

@@ -115,6 +115,8 @@ func (s *Session) hangUp() {
 func (s *Session) finish() {
 	s.over = true
 	s.count(0)
+	s.endOpening()
+	s.counted()
 	s.hangUp()
 	s.timer.Stop()
 	s.directory.forget(s)

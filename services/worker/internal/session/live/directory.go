@@ -80,7 +80,7 @@ func (d *Directory) first(u *Upstream, m *workerpb.SessionRequest) *fault.Error 
 		return err
 	}
 	for {
-		s, err := d.find(r, id, open.GetSessionKey())
+		s, err := d.find(r, id, open.GetSessionKey(), u.caller.Account)
 		if err != nil {
 			return err
 		}
@@ -103,8 +103,8 @@ func eventOf(m *workerpb.SessionRequest) tables.SessionEvent {
 	return tables.SessionEventInput
 }
 
-// find returns the session of an id, made if there is none.
-func (d *Directory) find(r *residence, id engine.SessionID, key []byte) (*Session, *fault.Error) {
+// find returns the session of an id, made if there is none; then account pays for it.
+func (d *Directory) find(r *residence, id engine.SessionID, key []byte, account string) (*Session, *fault.Error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.shard != r {
@@ -115,7 +115,11 @@ func (d *Directory) find(r *residence, id engine.SessionID, key []byte) (*Sessio
 	}
 	s := d.sessions[id]
 	if s == nil {
-		s = newSession(d, r, id, key)
+		counted, err := d.options.Quotas.Session(account)
+		if err != nil {
+			return nil, err
+		}
+		s = newSession(d, r, id, key, counted)
 		d.sessions[id] = s
 	}
 	return s, nil

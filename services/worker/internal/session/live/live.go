@@ -22,6 +22,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/batch"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/chain/outbox"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/quota"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
 )
@@ -36,7 +37,7 @@ type Observer interface {
 	RungFirst()
 }
 
-// Options are what a directory needs to know. All are required but Buffered and Observer.
+// Options are what a directory needs to know. All are required but Buffered, Quotas and Observer.
 type Options struct {
 	WorkerID      string
 	Revisions     session.Revisions
@@ -45,6 +46,7 @@ type Options struct {
 	OutgoingBytes uint64        // sum of what waits to be sent to all peers
 	Sessions      uint32        // at once
 	Buffered      *outbox.Gauge // of all that is buffered for peers; nil: one of its own
+	Quotas        *quota.Quotas // of principals; nil: the usual ones
 	BatchTokens   int           // most rows of one native call
 	Deterministic bool
 	Chained       bool   // chain.allow lists something
@@ -86,6 +88,9 @@ func New(options Options) *Directory {
 	}
 	if options.Buffered == nil {
 		options.Buffered = &outbox.Gauge{}
+	}
+	if options.Quotas == nil {
+		options.Quotas = quota.New(quota.Default())
 	}
 	options.Limits.FrameBytes = max(options.Limits.FrameBytes, leastFrame)
 	return &Directory{options: options, suspects: newSuspects(), sessions: map[engine.SessionID]*Session{}, changed: make(chan struct{})}

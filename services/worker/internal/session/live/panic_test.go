@@ -41,7 +41,7 @@ func TestPanicEndsOneSession(t *testing.T) {
 	residence := d.residence()
 	var all []*Session
 	for n := range byte(2) {
-		s, fault := d.find(residence, engine.SessionID{n}, make([]byte, 32))
+		s, fault := d.find(residence, engine.SessionID{n}, make([]byte, 32), "")
 		if fault != nil {
 			t.Fatal(fault)
 		}

@@ -36,14 +36,16 @@ type Session struct {
 	active    time.Time
 	timer     *time.Timer
 	buffered  uint64    // as the gauge knows it
+	counted   func()    // gives the session back to its principal's quota
+	opening   func()    // gives its opening back; nil: it is none
 	armed     time.Time // when the timer fires; zero: it does not
 	over      bool
 }
 
-func newSession(d *Directory, r *residence, id engine.SessionID, key []byte) *Session {
+func newSession(d *Directory, r *residence, id engine.SessionID, key []byte, counted func()) *Session {
 	now := time.Now()
 	m := memory{d.suspects, whoIs(id, key)}
-	s := &Session{directory: d, residence: r, id: id, memory: m, began: now, active: now, core: session.New(r.hop, id, key, m)}
+	s := &Session{directory: d, residence: r, id: id, memory: m, began: now, active: now, counted: counted, core: session.New(r.hop, id, key, m)}
 	s.timer = time.AfterFunc(time.Hour, s.tick)
 	s.timer.Stop()
 	return s
@@ -85,9 +87,20 @@ func (s *Session) broken(p any) {
 	s.finish()
 }
 
+// endOpening gives the opening back to the quota of who opens.
+func (s *Session) endOpening() {
+	if s.opening != nil {
+		s.opening()
+		s.opening = nil
+	}
+}
+
 // note keeps what others look at.
 func (s *Session) note() {
 	s.count(s.core.Buffered())
+	if s.core.State() != tables.SessionOpening {
+		s.endOpening()
+	}
 	lingers := s.core.State() == tables.SessionLingering
 	if lingers && s.lingering.IsZero() {
 		s.lingering = time.Now()
@@ -135,11 +148,25 @@ func (s *Session) open(u *Upstream, open *workerpb.Open) bool {
 	if s.over {
 		return false
 	}
+	opening, err := s.directory.options.Quotas.Opening(u.caller.Account)
+	if err != nil {
+		if s.core.State() == tables.SessionNone {
+			s.finish()
+		}
+		s.directory.Refuse(u, err)
+		return true
+	}
 	s.offering, s.active = u, time.Now()
 	s.offered = s.directory.window(s.residence.hop.FirstWindow())
 	room := session.Room{Window: s.offered, Outgoing: s.directory.outgoing(u)}
 	s.do(func(now time.Time) []session.Effect { return s.core.Open(now, open, room) })
 	s.directory.freeWindow(s.offered) // unless Attach took it over
+	if s.upstream == u && s.core.State() == tables.SessionOpening {
+		s.endOpening() // of an older attempt
+		s.opening = opening
+	} else {
+		opening()
+	}
 	s.offering, s.offered = nil, 0
 	return true
 }
@@ -161,6 +188,15 @@ func (s *Session) upstreamEnded(u *Upstream) {
 	if s.upstream == u {
 		s.detach()
 		s.do(s.core.UpstreamEnded)
+	}
+}
+
+// violate ends the attempt of a stream with an error of this worker.
+func (s *Session) violate(u *Upstream, err *fault.Error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.upstream == u && !s.over {
+		s.do(func(now time.Time) []session.Effect { return s.core.Violate(now, err) })
 	}
 }
 

@@ -37,7 +37,10 @@ type Upstream struct {
 
 // Caller is who opened a stream: the peer, as it proved itself, and for whom it may say that it acts. Both are empty where
 // nobody has to prove anything.
-type Caller struct{ Principal, OnBehalfOf string }
+type Caller struct {
+	Principal, OnBehalfOf string
+	Account               string // whose quota it uses: the principal, or where it calls from
+}
 
 // Stream makes the upstream of a stream that has just begun.
 func (d *Directory) Stream() *Upstream {
@@ -88,6 +91,15 @@ func (u *Upstream) Receive(m *workerpb.SessionRequest) {
 		return
 	}
 	u.session.received(u, m)
+}
+
+// End ends the attempt, or the stream if there is none yet, with an error of this worker.
+func (u *Upstream) End(err *fault.Error) {
+	if s := u.attached.Load(); s != nil {
+		s.violate(u, err)
+	} else {
+		u.directory.Refuse(u, err)
+	}
 }
 
 // Ended says that nothing more comes from the stream.
