@@ -261,7 +261,7 @@ func TestRouteOfThreeConforms(t *testing.T) {
 	report := conform(t, route{peer: true, store: conformance.FakeModel(0), fails: true},
 		start(t, "--model", conformance.FakeModel(0), "--layers", "0:2"), start(t, "--model", conformance.FakeModel(1), "--layers", "2:4"),
 		start(t, "--model", conformance.FakeModel(2), "--layers", "4:"))
-	if n := report.Counts(); n[conformance.Skipped] > 6 {
+	if n := report.Counts(); n[conformance.Skipped] > 11 { // limits and kinds of workers that other tests have
 		t.Errorf("%v", n)
 	}
 }

@@ -100,7 +100,7 @@ func strictMutants() []Mutant {
 		{"strict.unknown-enums", []string{"VER-1"}, strict, "f.Enum() != nil && !f.IsList() && !r.speaks", "false && !r.speaks"},
 		{"strict.path-not-named", []string{"VER-1", "VER-2"}, strict, "FieldDetail{Path: path,", "FieldDetail{Path: \"\","},
 		{"strict.step-ends-the-session", []string{"STP-7"}, core, "s.GetStepId() > c.steps.last {", "s.GetStepId() > c.steps.last && false {"},
-		{"strict.unary-calls", []string{"VER-1"}, access, "if m, ok := request.(proto.Message); ok {", "if m, ok := request.(proto.Message); ok && false {"},
+		{"strict.unary-calls", []string{"VER-1"}, access, "if m, ok := request.(proto.Message); ok && operationOf", "if m, ok := request.(proto.Message); ok && false && operationOf"},
 		{"strict.no-kind", []string{"VER-2"}, core, "c.violation(malformed(\"kind\", \"set\"))", "return c.finish()"},
 	}
 }

@@ -26,6 +26,17 @@ func flowMutants() []Mutant {
 	}
 }
 
+// limitMutants forget what a principal may have.
+func limitMutants() []Mutant {
+	return []Mutant{
+		{"limit.control-not-counted", []string{"LIM-2"}, worker, "case *workerpb.SessionRequest_CancelStep, *workerpb.SessionRequest_ReceiveCredit, *workerpb.SessionRequest_Close:", "case *workerpb.SessionRequest_Close:"},
+		{"limit.metadata-of-any-size", []string{"LIM-3"}, server, "grpc.MaxHeaderListSize(options.MetadataBytes)", "grpc.MaxHeaderListSize(1<<24)"},
+		{"limit.messages-of-any-size", []string{"LIM-3"}, server, "grpc.MaxRecvMsgSize(size)", "grpc.MaxRecvMsgSize(1<<30)"},
+		{"limit.pings-at-any-rate", []string{"LIM-5"}, server, "MinTime: options.pingInterval()", "MinTime: time.Nanosecond"},
+		{"limit.not-told", []string{"CAP-6"}, capability, "Handshake: durationpb.New(o.Handshake), ", ""},
+	}
+}
+
 // runMutants lose tokens, or do not know when to end.
 func runMutants() []Mutant {
 	return []Mutant{

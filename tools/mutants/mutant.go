@@ -24,7 +24,7 @@ type Mutant struct {
 func All() []Mutant {
 	var all []Mutant
 	for _, group := range [][]Mutant{
-		openMutants(), routeMutants(), attemptMutants(), strictMutants(), stepMutants(), samplingMutants(), fenceMutants(), flowMutants(),
+		openMutants(), routeMutants(), attemptMutants(), strictMutants(), stepMutants(), samplingMutants(), fenceMutants(), flowMutants(), limitMutants(),
 		runMutants(), timeMutants(), cacheMutants(), errorMutants(), chainMutants(), serviceMutants(), lossMutants(),
 	} {
 		all = append(all, group...)
