@@ -21,6 +21,7 @@ func peerCases() []Case {
 	)
 	cases := []Case{
 		{ID: "peer.open-passed-on", Clauses: []string{"OPN-13", "OPN-14", "VER-4"}, Says: "The Open that a hop passes on has the same id, key and attempt, the shorter route, its own boundary, what it holds, and a smaller budget.", Run: openPassedOn},
+		{ID: "peer.itself", Clauses: []string{"DIA-4"}, Says: "The next hop is shown nothing of what the driver showed of itself, and over TLS something of the hop's own.", Run: itself},
 		{ID: "peer.opened-only-then", Clauses: []string{"OPN-13"}, Says: "No Opened comes before the next hop opened.", Run: func(t *T) {
 			l, b, _ := t.dialled()
 			l.silent("before the next hop opened")

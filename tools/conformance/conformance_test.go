@@ -46,7 +46,6 @@ var notYet = map[string]string{
 	"ACC-1": "callers with and without rights are needed, which the worker's own tests have",
 	"ACC-2": "rights must change meanwhile, as the worker's own tests make them",
 	"ACC-3": "a worker that asks who calls is needed, as the worker's own tests have it",
-	"DIA-4": "what a hop shows of itself is asked for by another worker, not by the program that tries it",
 }
 
 var clause = regexp.MustCompile(`(?m)^- \*\*([A-Z]{3}-\d+)\*\* ((?:.|\n  )*)`)

@@ -19,6 +19,8 @@ import (
 type Target struct {
 	Hops []*Hop
 	Peer *Peer // a next hop of ours that the first hop may dial; nil: none
+	// Shown are the secrets by which this program proves itself to workers, by header; nil: none.
+	Shown map[string]string
 	// Store is the name by which the first worker can load its model again; empty: it is not to be drained or unloaded.
 	Store string
 	// Faults are what the engines can be made to fail with.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/client/certtest"
 	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
@@ -44,11 +43,11 @@ func TestRouteOverMutualTLSConforms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	security, err := credentials.NewServerTLSFromFile(me.Cert, me.Key)
+	security, err := conformance.Secured(me.Cert, me.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if target.Peer, err = conformance.Listen("127.0.0.1:0", grpc.Creds(security)); err != nil {
+	if target.Peer, err = conformance.Listen("127.0.0.1:0", security); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(target.Peer.Close)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/client/dial"
 	"github.com/distributed-gguf-runtime/dgr/tools/conformance"
@@ -147,6 +146,9 @@ func conform(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		}
 		target.Faults = append(target.Faults, fault)
 	}
+	if target.Shown, err = shown(f); err != nil {
+		return err
+	}
 	if f.peer != "" {
 		if target.Peer, err = listen(f); err != nil {
 			return err
@@ -160,16 +162,28 @@ func conform(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 	return tell(f, report, stdout, stderr)
 }
 
+// shown is the token that this program shows to workers, if any.
+func shown(f flags) (map[string]string, error) {
+	if f.files.Token == "" {
+		return nil, nil
+	}
+	token, err := os.ReadFile(f.files.Token)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("--token-file: %w", err)}
+	}
+	return map[string]string{"authorization": strings.TrimSpace(string(token))}, nil
+}
+
 // listen starts the next hop that this program plays; it has TLS if there is a certificate for it.
 func listen(f flags) (*conformance.Peer, error) {
 	if f.files.Cert == "" {
 		return conformance.Listen(f.peer)
 	}
-	security, err := credentials.NewServerTLSFromFile(f.files.Cert, f.files.Key)
+	security, err := conformance.Secured(f.files.Cert, f.files.Key)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("--tls-cert: %w", err)}
 	}
-	return conformance.Listen(f.peer, grpc.Creds(security))
+	return conformance.Listen(f.peer, security)
 }
 
 func optionsOf(f flags) (conformance.Options, error) {
