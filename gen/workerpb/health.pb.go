@@ -209,7 +209,8 @@ type Health struct {
 	DrainLeft *durationpb.Duration `protobuf:"bytes,8,opt,name=drain_left,json=drainLeft,proto3" json:"drain_left,omitempty"`
 	// How full.
 	Use *CacheUse `protobuf:"bytes,9,opt,name=use,proto3" json:"use,omitempty"`
-	// Later hops as last seen by sessions of this worker. Never changes `ready`.
+	// Later hops as last seen by sessions of this worker, one per address, by place in the route; the oldest may be forgotten. Never
+	// changes `ready`.
 	Hops          []*HopHealth `protobuf:"bytes,10,rep,name=hops,proto3" json:"hops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -318,15 +319,15 @@ func (x *Health) GetHops() []*HopHealth {
 // HopHealth is hearsay with an age.
 type HopHealth struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who.
+	// Who, and its place in the route as seen from this worker, ≥ 1.
 	Hop *HopRef `protobuf:"bytes,1,opt,name=hop,proto3" json:"hop,omitempty"`
-	// HOST:PORT dialled.
+	// HOST:PORT as the route has it.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	// Last dial or message succeeded.
 	Reachable bool `protobuf:"varint,3,opt,name=reachable,proto3" json:"reachable,omitempty"`
 	// Age of that knowledge.
 	Age *durationpb.Duration `protobuf:"bytes,4,opt,name=age,proto3" json:"age,omitempty"`
-	// Smoothed round trip.
+	// Smoothed round trip of the link into it, from the hop before it; absent: not measured.
 	Rtt           *durationpb.Duration `protobuf:"bytes,5,opt,name=rtt,proto3" json:"rtt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -137,6 +137,17 @@ func (t *T) health(h *Hop) *workerpb.Health {
 	return answer.GetHealth()
 }
 
+// hopHealth is what the first hop knows of the one at an address.
+func (t *T) hopHealth(address string) *workerpb.HopHealth {
+	for _, h := range t.health(t.head()).GetHops() {
+		if h.GetAddress() == address {
+			return h
+		}
+	}
+	t.Fatalf("%s does not know of %s", t.head().Address, address)
+	return nil
+}
+
 func (t *T) metrics(h *Hop) *workerpb.GetMetricsResponse {
 	m, err := h.Worker.GetMetrics(t.ctx, &workerpb.GetMetricsRequest{})
 	if err != nil {
@@ -168,6 +179,21 @@ func healthCases() []Case {
 			d := t.openDriver()
 			if use := t.health(t.head()).GetUse(); use.GetSessions() == 0 || use.GetReservedTokens() < uint64(t.context()) {
 				t.Errorf("with a session open the use is %v", use)
+			}
+			d.finish()
+		}},
+		{ID: "health.hops", Clauses: []string{"HLT-6"}, Skip: hops(2), Says: "Health names every later hop of a session with its place, address and worker, and how old that is.", Run: func(t *T) {
+			d := t.openDriver()
+			d.result(d.put(d.step(somePrefill(t))))
+			for i, h := range t.Hops[1:] {
+				seen := t.hopHealth(h.Address)
+				if !seen.GetReachable() || seen.GetHop().GetIndex() != uint32(i)+1 || seen.GetHop().GetWorkerId() != h.Is.GetWorkerId() ||
+					!slices.Equal(seen.GetHop().GetInstance(), t.capability(h).GetInstance()) || seen.GetRtt().AsDuration() <= 0 {
+					t.Errorf("hop %d is seen as %v", i+1, seen)
+				}
+				if age := seen.GetAge(); age == nil || age.AsDuration() < 0 || age.AsDuration() > 2*time.Second {
+					t.Errorf("what is known of hop %d is %v old", i+1, age)
+				}
 			}
 			d.finish()
 		}},

@@ -90,6 +90,7 @@ func peerCases() []Case {
 				t.Errorf("the health is %v", h)
 			}
 		}},
+		{ID: "peer.health-hops", Clauses: []string{"HLT-6", "HLT-2"}, Says: "Health says of a next hop that it answers, that it went away, and that another never was there, each with its age.", Run: peerSeen},
 		{ID: "peer.lost-idle", Clauses: []string{"LOS-1"}, Says: "So does one that goes away while nothing runs.", Run: func(t *T) {
 			d, b := t.withPeer(nil)
 			b.end(errPeerDone)

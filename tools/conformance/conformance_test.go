@@ -212,7 +212,7 @@ func TestWorkersOfOtherKindsConform(t *testing.T) {
 		args  []string
 		known map[string]bool
 	}{
-		{[]string{"--idle", "1s"}, nil},
+		{[]string{"--idle", "1s", "--ring-advertise", ""}, nil},
 		// Without marks a run on a cache that cannot go back is not undone; the attempt ends.
 		{[]string{"--model", "fake:layers=6,truncate=none"}, map[string]bool{"cancel.undo": true}},
 		{[]string{"--model", "fake:layers=6,truncate=window,window=16"}, nil},

@@ -90,6 +90,16 @@ func TestLlamaServesShardsFromTheirOwnFiles(t *testing.T) {
 	}
 }
 
+func TestLlamaRelaySaysWhatARouteSays(t *testing.T) {
+	path := write(t, t.TempDir(), "")
+	var chained, apart []announcement
+	for _, layers := range []string{"0:1", "1:3", "3:"} {
+		chained = append(chained, start(t, nil, real("--model", path, "--layers", layers)...).ready())
+		apart = append(apart, start(t, nil, real("--model", path, "--layers", layers, "--chain-allow", "")...).ready())
+	}
+	sameThroughARelay(t, chained, apart)
+}
+
 func TestLlamaLoadsFromTheStore(t *testing.T) {
 	store := t.TempDir()
 	write(t, store, "")

@@ -220,6 +220,7 @@ func (s *Server) healthNow(status shard.Status) *workerpb.Health {
 		h.DrainLeft = durationpb.New(status.DrainLeft)
 	}
 	h.Use = s.options.Directory.Use(s.room())
+	h.Hops = s.options.Directory.Hops()
 	return h
 }
 

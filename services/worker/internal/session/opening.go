@@ -270,6 +270,12 @@ func (c *Core) report() *workerpb.HopReport {
 // RoundTrip takes over what was measured on the link to the next hop.
 func (c *Core) RoundTrip(d time.Duration) { c.roundTrip = d }
 
+// LinkRTT is what was measured on the link to the next hop; 0: nothing.
+func (c *Core) LinkRTT() time.Duration { return c.roundTrip }
+
+// Route is the hops after this one in the present attempt.
+func (c *Core) Route() []*workerpb.RouteHop { return c.open.GetRoute() }
+
 // nextRef names the next hop, as far as it is known.
 func (c *Core) nextRef() *workerpb.HopRef {
 	if b := c.opening.below; b != nil && len(b.GetHops()) > 0 {

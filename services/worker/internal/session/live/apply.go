@@ -96,6 +96,7 @@ func (s *Session) attach() {
 func (s *Session) endUp(err *fault.Error) {
 	if err != nil {
 		s.directory.failed(err.Code)
+		s.directory.hearsay.missed(s.core.Route(), err)
 		s.directory.options.Log.Warn("session ended", "session", s.id.String(), "attempt", s.core.Attempt(), "cause", err.Error())
 	}
 	if s.upstream != nil {

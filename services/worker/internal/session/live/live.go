@@ -60,6 +60,7 @@ type Options struct {
 type Directory struct {
 	options  Options
 	suspects *suspects
+	hearsay  hearsay
 
 	mu       sync.Mutex
 	sessions map[engine.SessionID]*Session

@@ -292,6 +292,7 @@ func (s *Session) Received(l *chain.Link, m *workerpb.SessionResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.link == l {
+		s.hear(m)
 		s.do(func(now time.Time) []session.Effect { return s.core.Downstream(now, m) })
 	}
 }
