@@ -2,6 +2,7 @@ package fence
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/distributed-gguf-runtime/dgr/tools/tablegen"
 )
@@ -75,17 +76,25 @@ func openCases(t *Tables) []Case {
 	}{
 		{"caches of different lengths", false, false, with, t.session, openScenario{start: [hops]int8{2, 4, 3}, attempts: 1, steps: 2}},
 		{"a newer attempt", false, false, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, steps: 1}},
-		{"a broken link while it opens", false, true, with, t.session, openScenario{start: [hops]int8{4, 4, 2}, attempts: 2, breaks: 1}},
-		{"a broken link", false, true, with, t.session, openScenario{start: [hops]int8{4, 4, 2}, attempts: 2, breaks: 1, steps: 1}},
-		{"a broken link, two steps", false, true, with, t.session, openScenario{start: [hops]int8{4, 4, 2}, attempts: 2, breaks: 1, steps: 2}},
-		{"two broken links while it opens", false, true, with, t.session, openScenario{start: [hops]int8{3, 0, 5}, attempts: 2, breaks: 2}},
+		{"a broken link while it opens", false, false, with, t.session, openScenario{start: [hops]int8{4, 4, 2}, attempts: 2, breaks: 1}},
+		{"a broken link", false, false, with, t.session, openScenario{start: [hops]int8{4, 4, 2}, attempts: 2, breaks: 1, steps: 1}},
+		{"a broken link, two steps", false, false, with, t.session, openScenario{start: [hops]int8{4, 4, 2}, attempts: 2, breaks: 1, steps: 2}},
+		{"two broken links while it opens", false, false, with, t.session, openScenario{start: [hops]int8{3, 0, 5}, attempts: 2, breaks: 2}},
 		{"two broken links of one attempt", false, false, with, t.session, openScenario{start: [hops]int8{3, 1, 5}, attempts: 1, breaks: 2, steps: 1}},
 		{"a lost engine, one attempt", false, false, with, t.session, openScenario{start: [hops]int8{2, 3, 2}, attempts: 1, losses: 1, steps: 2}},
-		{"a lost engine while it opens", false, true, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, losses: 1}},
-		{"a lost engine", false, true, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, losses: 1, steps: 1}},
-		{"a lost engine and a broken link", false, true, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, breaks: 1, losses: 1, steps: 1}},
-		{"two broken links", false, true, with, t.session, openScenario{start: [hops]int8{3, 0, 5}, attempts: 2, breaks: 2, steps: 1}},
-		{"three attempts", false, true, with, t.session, openScenario{start: [hops]int8{2, 4, 4}, attempts: 3, steps: 1}},
+		{"a lost engine while it opens", false, false, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, losses: 1}},
+		{"a lost engine", false, false, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, losses: 1, steps: 1}},
+		{"a lost engine and a broken link", false, false, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, breaks: 1, losses: 1, steps: 1}},
+		{"two broken links, one step", false, false, with, t.session, openScenario{start: [hops]int8{3, 0, 5}, attempts: 2, breaks: 2, steps: 1}},
+		{"two broken links, two steps", false, false, with, t.session, openScenario{start: [hops]int8{3, 3, 4}, attempts: 2, breaks: 2, steps: 2}},
+		{"a lost engine, three steps", false, false, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, losses: 1, steps: 3}},
+		{"two lost engines, two steps", false, false, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, losses: 2, steps: 2}},
+		{"a lost engine and two broken links, two steps", false, true, with, t.session, openScenario{start: [hops]int8{2, 3, 2}, attempts: 2, breaks: 2, losses: 1, steps: 2}},
+		{"three attempts", false, false, with, t.session, openScenario{start: [hops]int8{2, 4, 4}, attempts: 3, steps: 1}},
+		{"three attempts, two broken links, two steps", false, true, with, t.session, openScenario{start: [hops]int8{3, 0, 5}, attempts: 3, breaks: 2, steps: 2}},
+		{"three attempts, a lost engine, two steps", false, true, with, t.session, openScenario{start: [hops]int8{2, 2, 2}, attempts: 3, losses: 1, steps: 2}},
+		{"three attempts, two lost engines and two broken links, three steps", false, true, with, t.session,
+			openScenario{start: [hops]int8{2, 3, 2}, attempts: 3, breaks: 2, losses: 2, steps: 3}},
 		{"without: Open says what is held", true, false, without(func(r *openRules) { r.held = false }), t.session,
 			openScenario{start: [hops]int8{2, 4, 4}, attempts: 1, steps: 1}},
 		{"without: Open says what is held, after a lost engine", true, false, without(func(r *openRules) { r.held = false }), t.session,
@@ -99,8 +108,12 @@ func openCases(t *Tables) []Case {
 		{"session table: a lost engine keeps its sessions", true, false, with, keeps,
 			openScenario{start: [hops]int8{2, 2, 2}, attempts: 2, losses: 1, steps: 1}},
 	} {
-		m := &opening{c.rules, c.openScenario, c.table}
-		all = append(all, Case{Set: SetOpen, Name: c.name, Broken: c.broken, Large: c.large,
+		file := ""
+		if c.broken && c.start == [hops]int8{2, 2, 2} { // workers get there by a prefill
+			file = "fence-open-" + strings.NewReplacer("without: ", "", "session table: ", "", ",", "", " ", "-").Replace(strings.ToLower(c.name))
+		}
+		m := &opening{openRules: c.rules, openScenario: c.openScenario, table: c.table}
+		all = append(all, Case{Set: SetOpen, Name: c.name, Broken: c.broken, Large: c.large, file: file,
 			run: func(b Bounds) Verdict { return search[*openState](m, b) }})
 	}
 	return all

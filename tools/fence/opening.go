@@ -102,6 +102,7 @@ type opening struct {
 	openRules
 	openScenario
 	table *lifecycle
+	whole bool // states are searched as they are, not tidied
 }
 
 func (m *opening) first() *openState {
@@ -157,6 +158,7 @@ func (m *opening) shorten(s *openState, i int, length int8) {
 func (m *opening) moves(s *openState) []move[*openState] {
 	var all []move[*openState]
 	add := func(to *openState, format string, args ...any) {
+		m.tidy(to)
 		all = append(all, move[*openState]{func() string { return fmt.Sprintf(format, args...) }, to})
 	}
 	if s.attempt < m.attempts {
@@ -229,9 +231,9 @@ func (m *opening) streamMoves(s *openState, a int8, i int, add func(*openState, 
 		to := s.clone()
 		to.breaks++
 		to.hangUp(a, i)
+		lossy := to.clone()
 		add(to, "the link into hop %d breaks (attempt %d)", i+1, a)
-		if len(s.down[a][i])+len(s.up[a][i]) > 0 {
-			to = to.clone()
+		if to = lossy; len(s.down[a][i])+len(s.up[a][i]) > 0 {
 			to.down[a][i], to.up[a][i] = []note{{kind: msgEnd}}, []note{{kind: msgEnd}}
 			add(to, "the link into hop %d breaks and loses what is on it (attempt %d)", i+1, a)
 		}

@@ -121,7 +121,12 @@ func Scenarios(cases []Case) []Scenario {
 		if c.file == "" {
 			continue
 		}
-		if s, ok := c.write(c.file, c.Run(Bounds{}), c.kinds, c.model); ok {
+		v := c.Run(Bounds{})
+		write := func() (Scenario, bool) { return c.write(c.file, v, c.kinds, c.model) }
+		if c.Set == SetOpen {
+			write = func() (Scenario, bool) { return c.writeOpen(c.file, v) }
+		}
+		if s, ok := write(); ok {
 			all = append(all, s)
 		}
 	}

@@ -18,8 +18,10 @@ import (
 
 	"github.com/distributed-gguf-runtime/dgr/gen/tables"
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
+	"github.com/distributed-gguf-runtime/dgr/libs/client/fault"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine/fake"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the scenarios anew from what the code does; look at the difference")
@@ -177,6 +179,8 @@ func (s *stage) command(words []string) {
 		s.hops[n[1]].poisoned = true
 	case "cut":
 		s.cut(s.hops[n[1]])
+	case "lose": // its engine, with every cache
+		s.lose(s.hops[n[1]])
 	case "drain":
 		s.apply(s.hops[n[1]], s.hops[n[1]].core.Draining(s.now, time.Minute))
 	case "deadline":
@@ -207,6 +211,14 @@ func (s *stage) move(what string, hop int, text string) {
 		if len(n.work) > 0 {
 			s.compute(n)
 		}
+	case "books": // whatever it does to open a session, but no step
+		for len(n.work) > 0 && n.work[0].Kind != session.WorkStep {
+			s.compute(n)
+		}
+	case "end": // the hop before learns that the link into this one is over
+		if n.broken != nil && n.dialed {
+			s.linkEnds(n)
+		}
 	case "down":
 		at := slices.IndexFunc(n.down, func(m *workerpb.SessionRequest) bool { return strings.HasPrefix(describe(m), text) })
 		if at >= 0 {
@@ -232,6 +244,15 @@ func (s *stage) route(cuts []uint32) {
 	}
 	s.world = newWorld(s.t, model, cuts[1:]...)
 	s.log, s.express = &s.out, true
+}
+
+// lose loses the engine of a hop: what it was doing has no end, and all that it held is gone.
+func (s *stage) lose(n *node) {
+	if err := n.engine.Release(s.t.Context(), n.id); err != nil {
+		s.t.Fatal(err)
+	}
+	n.work, n.held, n.stop = nil, nil, false
+	s.apply(n, n.core.EngineLost(s.now, fault.New(workerpb.ErrorCode_ERROR_CODE_ENGINE_FAULT, "made up")))
 }
 
 // cut breaks the link into a hop: both ends learn it, what was under way is lost.
