@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"time"
+
+	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 )
 
 // Case tries one thing.
@@ -35,6 +37,7 @@ type T struct {
 	*Target
 	ctx     context.Context
 	faults  []string
+	errors  []*workerpb.ShardError
 	cleanup []func()
 }
 
@@ -63,6 +66,8 @@ type Outcome struct {
 	Case   Case
 	Skip   string   // why it did not run
 	Faults []string // none: it passed
+	// Errors are those that the target raised, in order; what a peer of the case said is not among them.
+	Errors []*workerpb.ShardError
 	Took   time.Duration
 }
 
@@ -82,7 +87,7 @@ func run(ctx context.Context, target *Target, c Case, limit time.Duration) (o Ou
 	for i := len(t.cleanup) - 1; i >= 0; i-- {
 		t.guard(t.cleanup[i])
 	}
-	o.Faults, o.Took = t.faults, time.Since(began)
+	o.Faults, o.Errors, o.Took = t.faults, t.errors, time.Since(began)
 	return o
 }
 

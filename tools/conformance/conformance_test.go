@@ -156,8 +156,8 @@ type route struct {
 	only  *regexp.Regexp  // nil: all cases
 }
 
-// conform runs all cases against workers and reports each that fails, or passes though it is known to fail.
-func conform(t *testing.T, r route, addresses ...string) *conformance.Report {
+// targetAt is the workers as cases see them.
+func targetAt(t *testing.T, r route, addresses ...string) *conformance.Target {
 	t.Helper()
 	conns := make([]*grpc.ClientConn, len(addresses))
 	for i, address := range addresses {
@@ -182,6 +182,13 @@ func conform(t *testing.T, r route, addresses ...string) *conformance.Report {
 		}
 		t.Cleanup(target.Peer.Close)
 	}
+	return target
+}
+
+// conform runs all cases against workers and reports each that fails, or passes though it is known to fail.
+func conform(t *testing.T, r route, addresses ...string) *conformance.Report {
+	t.Helper()
+	target := targetAt(t, r, addresses...)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	report := conformance.Run(ctx, target, conformance.Options{Limit: 30 * time.Second, Known: r.known, Only: r.only})

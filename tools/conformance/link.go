@@ -138,6 +138,9 @@ func (t *T) errorOf(err error) *workerpb.ShardError {
 
 // sane checks what holds for every error.
 func (t *T) sane(e *workerpb.ShardError) {
+	if e.GetOrigin().GetWorkerId() != peerName {
+		t.errors = append(t.errors, e)
+	}
 	row := tables.ErrorByCode(e.GetCode())
 	retry := e.GetRecovery() == workerpb.Recovery_RECOVERY_RETRY_SAME || e.GetRecovery() == workerpb.Recovery_RECOVERY_RETRY_OTHER
 	switch {

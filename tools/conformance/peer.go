@@ -250,9 +250,12 @@ func (b *below) fail(id uint64, e *workerpb.ShardError) {
 
 // peerError is an error that the peer raises about itself.
 func peerError(code workerpb.ErrorCode, scope workerpb.ErrorScope, recovery workerpb.Recovery) *workerpb.ShardError {
-	self := &workerpb.HopRef{Index: proto.Uint32(0), WorkerId: "conformance-peer", Instance: make([]byte, 16)}
+	self := &workerpb.HopRef{Index: proto.Uint32(0), WorkerId: peerName, Instance: make([]byte, 16)}
 	return &workerpb.ShardError{Code: code, Message: "The peer says so.", Scope: scope, Recovery: recovery, Origin: self, Subject: self}
 }
+
+// peerName is the worker_id of a peer.
+const peerName = "conformance-peer"
 
 // peerFrame is the frame size that the peer asks for, the least that is legal.
 const peerFrame = 65536
@@ -268,7 +271,7 @@ func (b *below) opened() *workerpb.Opened {
 			Capacity: b.open.GetContextTokens(),
 		},
 		Hops: []*workerpb.HopReport{{
-			Hop: &workerpb.HopRef{Index: proto.Uint32(0), WorkerId: "conformance-peer", Instance: make([]byte, 16)}, Layers: b.open.GetExpect().GetLayers(),
+			Hop: &workerpb.HopRef{Index: proto.Uint32(0), WorkerId: peerName, Instance: make([]byte, 16)}, Layers: b.open.GetExpect().GetLayers(),
 			Found: b.state(), Numerics: &workerpb.Numerics{Backend: "cpu", Threads: 1, CacheType: "f16", MicroBatch: shard.GetNLayer(), Build: make([]byte, 32)},
 		}},
 	}
