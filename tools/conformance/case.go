@@ -25,7 +25,7 @@ func Cases() []Case {
 	for _, group := range [][]Case{
 		capabilityCases(), healthCases(), promiseCases(), strictCases(), revisionCases(), openCases(), routeCases(), attemptCases(), orderCases(),
 		stepCases(), fenceCases(), decodeCases(), generateCases(), samplingCases(), cancelCases(), flowCases(), roomCases(), limitCases(), timeCases(), cacheCases(),
-		endCases(), textCases(), hubCases(), peerCases(), ringCases(), shardCases(), lifecycleCases(), lossCases(),
+		endCases(), textCases(), hubCases(), peerCases(), ringCases(), shardCases(), lifecycleCases(), wholePairCases(), lossCases(),
 	} {
 		all = append(all, group...)
 	}

@@ -234,7 +234,7 @@ func peerCases() []Case {
 			d.result(id)
 		}},
 	}
-	cases = append(append(cases, peerCacheCases()...), revisionPeerCases()...)
+	cases = append(append(cases, peerCacheCases()...), append(revisionPeerCases(), pairCases()...)...)
 	for i := range cases { // they need a target that dials
 		cases[i].Skip = either(hops(2), func(t *Target) string {
 			if t.Peer == nil {

@@ -94,7 +94,8 @@ func TestEveryCodeIsReachedFromOutside(t *testing.T) {
 			t.Errorf("%s is no code", name)
 		}
 	}
-	alone := errorsOf(t, one, route{store: model}, start(t, "--model", model))
+	model := conformance.FakeModel(0)
+	alone := errorsOf(t, one, route{store: model, fails: true}, start(t, "--model", model))
 	chained := errorsOf(t, three, route{peer: true}, start(t, "--model", model, "--layers", "0:2"), start(t, "--model", model, "--layers", "2:4"), start(t, "--model", model, "--layers", "4:"))
 	for name, how := range reached {
 		t.Run(name, func(t *testing.T) {

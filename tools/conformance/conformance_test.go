@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -140,12 +141,17 @@ func start(t *testing.T, args ...string) string {
 	line, err := bufio.NewReader(stdout).ReadBytes('\n')
 	var announced struct {
 		Address string `json:"address"`
+		Admin   string `json:"admin"`
 	}
 	if err != nil || json.Unmarshal(line, &announced) != nil {
 		t.Fatalf("the worker announced %q: %v\n%s", line, err, log.String())
 	}
+	admins.Store(announced.Address, announced.Admin)
 	return announced.Address
 }
+
+// admins are the admin addresses of the workers that start started, by their own.
+var admins sync.Map
 
 // route is what is told of workers beside their addresses.
 type route struct {
@@ -264,9 +270,23 @@ func TestNarrowLimitsConform(t *testing.T) {
 
 func TestRouteOfThreeConforms(t *testing.T) {
 	t.Parallel()
-	report := conform(t, route{peer: true, store: conformance.FakeModel(0), fails: true},
+	workers := []string{
 		start(t, "--model", conformance.FakeModel(0), "--layers", "0:2"), start(t, "--model", conformance.FakeModel(1), "--layers", "2:4"),
-		start(t, "--model", conformance.FakeModel(2), "--layers", "4:"))
+		start(t, "--model", conformance.FakeModel(2), "--layers", "4:"),
+	}
+	report := conform(t, route{peer: true, store: conformance.FakeModel(0), fails: true}, workers...)
+	met := map[string]bool{}
+	metOf(t, met, workers...)
+	missing, broken := unmet(met)
+	for _, pair := range missing {
+		if !chance(pair) {
+			t.Errorf("no case brings a worker to %s", pair)
+		}
+	}
+	if len(broken) > 0 {
+		t.Errorf("what cannot happen happened: %v", broken)
+	}
+	t.Logf("%d of %d possible pairs of the lifecycle tables were met", len(possible())-len(missing), len(possible()))
 	if n := report.Counts(); n[conformance.Skipped] > 11 { // limits and kinds of workers that other tests have
 		t.Errorf("%v", n)
 	}

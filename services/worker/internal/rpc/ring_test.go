@@ -20,6 +20,7 @@ func (counted) Queued(int)                        {}
 func (counted) SessionOpened()                    {}
 func (counted) SessionClosed(string)              {}
 func (counted) Error(string)                      {}
+func (counted) Transition(string, string, string) {}
 func (counted) Impossible(_, state, event string) { panic(state + " " + event) }
 
 // ringed is a route of three whose links, the ring among them, take a while each way.

@@ -104,7 +104,7 @@ func (s *shardService) Drain(_ context.Context, r *workerpb.DrainRequest) (*work
 		Sessions: proto.Uint32(uint32(s.server.options.Directory.Sessions())),
 	}
 	if err != nil {
-		answer.Error = fault.Of(err).Proto()
+		answer.Error = fault.Of(s.server.typed(err)).Proto()
 	}
 	return answer, nil
 }

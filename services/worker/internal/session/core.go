@@ -271,6 +271,7 @@ func (c *Core) up(m *workerpb.SessionResponse) { c.emit(Up{m}) }
 // fire asks the table what an event does, and does it.
 func (c *Core) fire(event tables.SessionEvent, why cause) {
 	row := tables.SessionTransition(c.state, event)
+	c.hop.tally("session", row.State.String(), row.Event.String())
 	switch row.Outcome {
 	case tables.OutcomeNext:
 		c.state = row.Next

@@ -19,7 +19,9 @@ type Hop struct {
 	Revisions   Revisions
 	Features    []*workerpb.Feature // each with its status here
 	Limits      Limits
-	Ring        string // HOST:PORT where a tail reaches this worker as head; empty: it offers no ring
+	// Tally is told of each event of a table with the state in which it comes; it returns at once. nil: nobody is.
+	Tally func(table, state, event string)
+	Ring  string // HOST:PORT where a tail reaches this worker as head; empty: it offers no ring
 }
 
 // Limits are the bounds of one session. All are reported in Capability.
@@ -53,6 +55,12 @@ const linkSlack = 200 * time.Millisecond
 
 // float is the size of a boundary element, bytes.
 const float = 4
+
+func (h *Hop) tally(table, state, event string) {
+	if h.Tally != nil {
+		h.Tally(table, state, event)
+	}
+}
 
 // ref names this hop as the upstream sees it.
 func (h *Hop) ref() *workerpb.HopRef {

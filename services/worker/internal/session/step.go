@@ -174,6 +174,7 @@ func (q *queue) remember(from, to uint64) (ok bool) {
 // fireStep asks the step table what an event does to a step, and does it.
 func (c *Core) fireStep(s *step, event tables.StepEvent) {
 	row := tables.StepTransition(s.state, event)
+	c.hop.tally("step", row.State.String(), row.Event.String())
 	if row.Outcome != tables.OutcomeNext {
 		c.impossible++
 		c.emit(Impossible{Table: "step", State: row.State.String(), Event: row.Event.String()})

@@ -16,6 +16,7 @@ import (
 // effects happen in order. A refusal is the row's error. The caller holds mu.
 func (s *Shard) fire(event tables.ShardEvent, prepare func()) error {
 	row := tables.ShardTransition(s.state, event)
+	s.options.Observer.Transition("shard", row.State.String(), row.Event.String())
 	switch row.Outcome {
 	case tables.OutcomeNext:
 		if prepare != nil {

@@ -68,6 +68,7 @@ type Residents interface {
 type Observer interface {
 	ShardState(tables.ShardState)
 	ShardImpossible(tables.ShardState, tables.ShardEvent)
+	Transition(table, state, event string)
 	ShardProbe(took time.Duration, err error)
 	ShardRestart()
 }
@@ -318,5 +319,6 @@ type deaf struct{}
 
 func (deaf) ShardState(tables.ShardState)                         {}
 func (deaf) ShardImpossible(tables.ShardState, tables.ShardEvent) {}
+func (deaf) Transition(string, string, string)                    {}
 func (deaf) ShardProbe(time.Duration, error)                      {}
 func (deaf) ShardRestart()                                        {}

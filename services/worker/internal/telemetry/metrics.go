@@ -20,6 +20,7 @@ type Metrics struct {
 
 	shardState    *prometheus.GaugeVec
 	impossible    *prometheus.CounterVec
+	transitions   *prometheus.CounterVec
 	restarts      prometheus.Counter
 	probes        prometheus.Histogram
 	probeFailures *prometheus.CounterVec
@@ -56,6 +57,7 @@ func NewMetrics(build Build) *Metrics {
 func (m *Metrics) shardMetrics() {
 	m.shardState = m.gauges("shard_state", "1 for the present state of the shard, 0 for the others.", "state")
 	m.impossible = m.counters("impossible_transitions_total", "Events that a lifecycle table calls impossible; each is a defect.", "table", "state", "event")
+	m.transitions = m.counters("transitions_total", "Events of the lifecycle tables, by the state in which they came.", "table", "state", "event")
 	m.restarts = m.counter("engine_restarts_total", "Engines that were lost and made again.")
 	m.probes = m.histogram("probe_seconds", "Time of probe steps that passed.", fine)
 	m.probeFailures = m.counters("probe_failures_total", "Probe steps that failed, by error code.", "code")
@@ -117,6 +119,11 @@ func (m *Metrics) ShardState(now tables.ShardState) {
 // ShardImpossible counts an event of the shard's table.
 func (m *Metrics) ShardImpossible(state tables.ShardState, event tables.ShardEvent) {
 	m.Impossible("shard", state.String(), event.String())
+}
+
+// Transition counts an event of a lifecycle table, whatever the table says of it.
+func (m *Metrics) Transition(table, state, event string) {
+	m.transitions.WithLabelValues(table, state, event).Inc()
 }
 
 // Impossible counts an event that a table calls impossible.

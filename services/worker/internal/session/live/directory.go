@@ -65,7 +65,7 @@ func (d *Directory) first(u *Upstream, m *workerpb.SessionRequest) *fault.Error 
 	}
 	open := m.GetOpen()
 	if open == nil {
-		row := tables.SessionTransition(tables.SessionInitial, eventOf(m))
+		row := d.absent(eventOf(m))
 		return session.Refusal(row, "the first message of a stream is open, not a %v", row.Event)
 	}
 	r := d.residence()
@@ -88,6 +88,13 @@ func (d *Directory) first(u *Upstream, m *workerpb.SessionRequest) *fault.Error 
 			return nil
 		}
 	}
+}
+
+// absent is what an event does to a session that there is none of.
+func (d *Directory) absent(event tables.SessionEvent) tables.SessionRow {
+	row := tables.SessionTransition(tables.SessionInitial, event)
+	d.options.Observer.Transition("session", row.State.String(), row.Event.String())
+	return row
 }
 
 // eventOf is what a message that is no Open is in the session table.
@@ -144,7 +151,8 @@ func (d *Directory) Gone(id engine.SessionID, key []byte, attempt *uint64, event
 	s := d.sessions[id]
 	d.mu.Unlock()
 	if s == nil {
-		return nil // NONE: the table answers OK
+		d.absent(event) // the table answers OK
+		return nil
 	}
 	return s.gone(key, attempt, event)
 }

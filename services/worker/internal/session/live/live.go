@@ -33,6 +33,7 @@ type Observer interface {
 	SessionOpened()
 	SessionClosed(reason string)
 	Error(code string)
+	Transition(table, state, event string)
 	Impossible(table, state, event string)
 	RungFirst()
 }
@@ -116,6 +117,7 @@ func (d *Directory) Settle(l shard.Loaded) {
 	hop := &session.Hop{
 		WorkerID: d.options.WorkerID, Instance: l.Instance, Fingerprint: l.Fingerprint, Shard: l.Info, Ring: d.options.Ring,
 		Revisions: d.options.Revisions, Limits: d.options.Limits, Features: d.Features(l.Engine.Capabilities(), &l.Info),
+		Tally: d.options.Observer.Transition,
 	}
 	scheduler := batch.New(l.Engine, batch.Options{
 		Tokens: d.options.BatchTokens, Deterministic: d.options.Deterministic, Limit: 4096, Observer: d.options.Observer, Lost: l.Lost,
@@ -254,5 +256,6 @@ func (deaf) Queued(int)                        {}
 func (deaf) SessionOpened()                    {}
 func (deaf) SessionClosed(string)              {}
 func (deaf) Error(string)                      {}
+func (deaf) Transition(string, string, string) {}
 func (deaf) Impossible(string, string, string) {}
 func (deaf) RungFirst()                        {}
