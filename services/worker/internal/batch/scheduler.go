@@ -3,7 +3,11 @@
 //
 // A session has at most one step here at a time, so a queue in order of arrival is a round-robin. Calls are of one kind,
 // decodes or prefill chunks, in turn as long as both wait: mixing them gains little and makes decodes wait for prefill.
-// Opening, truncating and releasing go between native calls, before any step.
+// How many decodes go into one call is decided by how long calls of each size took here, and by the hops of the route: each
+// shall have a group of sessions to work on. Opening, truncating and releasing go between native calls, before any step.
+//
+// The deterministic scheduler makes calls of one session each and measures nothing: what a call holds then depends on its
+// session alone.
 //
 // What must stay out: what a step means to its session (package session), and what an engine is (package engine).
 package batch
@@ -13,14 +17,12 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 )
-
-// decodeRows is the greatest step that counts as a decode.
-const decodeRows = 8
 
 // ErrClosed is what a Job ends with when the scheduler is gone. It is an ENGINE_FAULT to whoever reads it as an engine's
 // error.
@@ -43,6 +45,7 @@ type Job struct {
 	Session engine.SessionID
 	Context uint32      // Open: tokens to reserve
 	Step    engine.Step // Step
+	Hops    int         // Step: hops of the route, where this is the first of them; else 0
 	Length  engine.Pos  // Truncate
 	// Done gets the outcome, once; nil: nobody cares. It runs on the scheduler's goroutine and must not wait.
 	Done func(Outcome)
@@ -53,7 +56,8 @@ type Job struct {
 	// Retry is asked by Open after NO_CAPACITY: it may free a cache (by Release) and says whether it did.
 	Retry func() bool
 
-	stopped bool // guarded by Scheduler.mu
+	stopped bool      // guarded by Scheduler.mu
+	since   time.Time // when it was submitted; of decodes
 }
 
 // Outcome is how a Job ended.
@@ -71,13 +75,17 @@ type Observer interface {
 
 // Options are how batches are made.
 type Options struct {
-	Tokens        int  // most rows of one native call, ≥ 1
-	Deterministic bool // one session per native call
-	Limit         int  // most jobs that wait, ≥ 1; above it they end with NO_CAPACITY
+	Tokens        int           // most rows of one native call, ≥ 1
+	Time          time.Duration // that a native call should take at most, so that the next is not far; 0: DefaultTime
+	Deterministic bool          // one session per native call
+	Limit         int           // most jobs that wait, ≥ 1; above it they end with NO_CAPACITY
 	Observer      Observer
 	// Lost is told, once, that the engine answered ENGINE_FAULT.
 	Lost func(error)
 }
+
+// DefaultTime is what Options.Time is where nothing is said: a cancel or a new session waits for it at most.
+const DefaultTime = 250 * time.Millisecond
 
 // Totals counts native calls since the scheduler began.
 type Totals struct{ Batches, Rows, SharedRows uint64 }
@@ -99,11 +107,17 @@ type Scheduler struct {
 	closed   bool
 	lost     bool
 	totals   Totals
+	table    *table
+	turns    map[engine.SessionID]turn // sessions that send decodes
 }
 
 // New starts a scheduler that owns e until Close.
 func New(e engine.ShardEngine, options Options) *Scheduler {
-	s := &Scheduler{engine: e, options: options, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	options.Time = cmp.Or(options.Time, DefaultTime)
+	s := &Scheduler{
+		engine: e, options: options, done: make(chan struct{}), wake: make(chan struct{}, 1),
+		table: newTable(), turns: map[engine.SessionID]turn{},
+	}
 	go s.run()
 	return s
 }
@@ -138,6 +152,7 @@ func (s *Scheduler) queue(j *Job) error {
 		s.control = append(s.control, j)
 	case len(j.Step.Tokens) <= decodeRows:
 		s.decodes = append(s.decodes, j)
+		s.took(j, time.Now())
 	default:
 		s.prefills = append(s.prefills, j)
 	}
@@ -206,7 +221,7 @@ func (s *Scheduler) run() {
 	runtime.LockOSThread() // an engine's compute threads belong to the thread that calls it; never unlocked, so that they end with it
 	defer close(s.done)
 	for {
-		control, steps, over := s.next()
+		control, steps, until, over := s.next()
 		switch {
 		case len(control) > 0:
 			for _, j := range control {
@@ -218,45 +233,43 @@ func (s *Scheduler) run() {
 			s.abandon()
 			return
 		default:
-			<-s.wake
+			s.rest(until)
 		}
 	}
 }
 
-// next takes what is to be done now: all control jobs, or else one batch.
-func (s *Scheduler) next() (control, steps []*Job, over bool) {
+// rest waits until there may be work: something came, or it is until, if that is not zero.
+func (s *Scheduler) rest(until time.Time) {
+	if until.IsZero() {
+		<-s.wake
+		return
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-s.wake:
+	case <-timer.C:
+	}
+}
+
+// next takes what is to be done now: all control jobs, or else one batch. Where decodes are held back and nothing else waits,
+// it says until when.
+func (s *Scheduler) next() (control, steps []*Job, until time.Time, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	control, s.control = s.control, nil
 	if len(control) > 0 || s.closed {
-		return control, nil, s.closed
+		return control, nil, time.Time{}, s.closed
+	}
+	if until = s.hold(time.Now()); !until.IsZero() && len(s.prefills) == 0 {
+		return nil, nil, until, false
 	}
 	queue, other := &s.decodes, &s.prefills
-	if !s.prefill && len(*other) > 0 || len(*queue) == 0 {
+	if !s.prefill && len(*other) > 0 || len(*queue) == 0 || !until.IsZero() {
 		queue = other
 	}
 	s.prefill = queue == &s.prefills
-	steps = s.pack(queue)
-	return nil, steps, false
-}
-
-// pack takes the first jobs of a queue that fit one native call. Stopped ones go out on their own, without the engine.
-func (s *Scheduler) pack(queue *[]*Job) []*Job {
-	rows, n := 0, 0
-	for _, j := range *queue {
-		alone := s.options.Deterministic || j.Alone || (*queue)[0].Alone
-		if n > 0 && (alone || rows+len(j.Step.Tokens) > s.options.Tokens) {
-			break
-		}
-		rows += len(j.Step.Tokens)
-		n++
-	}
-	packed := (*queue)[:n:n]
-	*queue = (*queue)[n:]
-	if len(*queue) == 0 {
-		*queue = nil
-	}
-	return packed
+	return nil, s.pack(queue, s.prefill), time.Time{}, false
 }
 
 // call makes one call that is no step.
@@ -270,6 +283,7 @@ func (s *Scheduler) call(j *Job) {
 		o.Cache, o.Err = s.engine.Truncate(ctx, j.Session, j.Length)
 	case Release:
 		o.Err = s.engine.Release(ctx, j.Session)
+		s.forget(j.Session)
 	}
 	s.watch(o.Err, j)
 	if j.Done != nil {
@@ -323,7 +337,7 @@ func (s *Scheduler) step(jobs []*Job) {
 	began := time.Now()
 	results, err := s.engine.Step(ctx, batch)
 	took := time.Since(began)
-	s.end(len(jobs), rows)
+	s.end(rows, took)
 	if s.options.Observer != nil {
 		s.options.Observer.Batch(len(jobs), rows, took)
 	}
@@ -363,9 +377,14 @@ func (s *Scheduler) begin(jobs []*Job, cancel context.CancelFunc) []*Job {
 	return live
 }
 
-func (s *Scheduler) end(sessions, rows int) {
+// end counts the call that ran, and learns from it unless somebody cut it short.
+func (s *Scheduler) end(rows int, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !slices.ContainsFunc(s.running, func(j *Job) bool { return j.stopped }) {
+		s.table.learn(s.prefill, rows, took)
+	}
+	sessions := len(s.running)
 	s.running, s.cancel = nil, nil
 	s.totals.Batches++
 	s.totals.Rows += uint64(rows)

@@ -92,6 +92,7 @@ type Work struct {
 	Session engine.SessionID
 	Context uint32      // WorkOpen: tokens to reserve
 	Step    engine.Step // WorkStep
+	Hops    int         // WorkStep: hops of the route, where this is the first of them; else 0
 	Length  engine.Pos  // WorkTruncate
 }
 

@@ -100,6 +100,7 @@ func (h *Hop) widthIn() uint32 {
 type Room struct {
 	Window   uint64 // boundaries that come from the upstream
 	Outgoing uint64 // payload that waits to be sent to one neighbour
+	Chunk    uint32 // tokens of a step that takes no longer than a native call should; 0: as many as fit
 }
 
 // FirstWindow is the bytes of the first window: room for one greatest step at least.
@@ -108,9 +109,12 @@ func (h *Hop) FirstWindow() uint64 {
 	return max(h.Limits.WindowBytes, min(greatest, h.Limits.MaxWindowBytes))
 }
 
-// stepTokens is the greatest step that fits this hop's batch and its room on either side.
+// stepTokens is the greatest step that fits this hop's batch, its time and its room on either side.
 func (h *Hop) stepTokens(r Room) uint32 {
 	n := uint64(h.Limits.StepTokens)
+	if r.Chunk > 0 {
+		n = min(n, uint64(r.Chunk))
+	}
 	if w := uint64(h.widthIn()) * float; w > 0 {
 		n = min(n, r.Window/w)
 	}

@@ -83,12 +83,12 @@ func (c *Core) beginStep(s *step) bool {
 		c.submit(&job{step: s}, Work{Kind: WorkTruncate, Session: c.id, Length: engine.Pos(t.GetLength())})
 		return true
 	}
-	c.submit(&job{step: s, tokens: tokensOf(s.message)}, Work{Kind: WorkStep, Session: c.id, Step: c.work(s, s.tokens, s.data)})
+	c.submit(&job{step: s, tokens: tokensOf(s.message)}, c.work(s, s.tokens, s.data))
 	return true
 }
 
 // work is a call of the engine for a step or an iteration of it.
-func (c *Core) work(s *step, tokens []engine.TokenID, boundary []byte) engine.Step {
+func (c *Core) work(s *step, tokens []engine.TokenID, boundary []byte) Work {
 	w := engine.Step{Session: c.id, Start: engine.Pos(c.cache.length()), Tokens: tokens}
 	if width := c.hop.widthIn(); width > 0 {
 		w.Boundary = engine.Rows{N: uint32(len(tokens)), Width: width, Data: boundary}
@@ -99,7 +99,11 @@ func (c *Core) work(s *step, tokens []engine.TokenID, boundary []byte) engine.St
 			w.Sampling = nil
 		}
 	}
-	return w
+	hops := 0
+	if c.place.first {
+		hops = 1 + c.place.below
+	}
+	return Work{Kind: WorkStep, Session: c.id, Step: w, Hops: hops}
 }
 
 // fence is the rules that a step must keep when its turn comes.
@@ -204,6 +208,6 @@ func (c *Core) iterate(s *step) bool {
 	it := r.next
 	r.now, r.next = it, nil
 	c.submit(&job{step: s, tokens: []uint32{it.token}, iterate: true},
-		Work{Kind: WorkStep, Session: c.id, Step: c.work(s, []engine.TokenID{engine.TokenID(it.token)}, it.data)})
+		c.work(s, []engine.TokenID{engine.TokenID(it.token)}, it.data))
 	return true
 }

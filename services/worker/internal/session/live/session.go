@@ -158,7 +158,7 @@ func (s *Session) open(u *Upstream, open *workerpb.Open) bool {
 	}
 	s.offering, s.active = u, time.Now()
 	s.offered = s.directory.window(s.residence.hop.FirstWindow())
-	room := session.Room{Window: s.offered, Outgoing: s.directory.outgoing(u)}
+	room := session.Room{Window: s.offered, Outgoing: s.directory.outgoing(u), Chunk: uint32(s.residence.scheduler.Chunk())}
 	s.do(func(now time.Time) []session.Effect { return s.core.Open(now, open, room) })
 	s.directory.freeWindow(s.offered) // unless Attach took it over
 	if s.upstream == u && s.core.State() == tables.SessionOpening {
@@ -341,7 +341,7 @@ func (s *Session) Ended(l *chain.Link, opened bool, err *fault.Error) {
 func (s *Session) job(w session.Work) *batch.Job {
 	suspects, who := s.directory.suspects, s.memory.who
 	j := &batch.Job{
-		Session: w.Session, Context: w.Context, Step: w.Step, Length: w.Length,
+		Session: w.Session, Context: w.Context, Step: w.Step, Hops: w.Hops, Length: w.Length,
 		Alone: suspects.alone(who),
 	}
 	switch w.Kind {
