@@ -996,7 +996,11 @@ type Opened struct {
 	// One per hop from this one to the tail, in route order.
 	Hops []*HopReport `protobuf:"bytes,8,rep,name=hops,proto3" json:"hops,omitempty"`
 	// How long the cache survives the stream, route-wide minimum, ≤ Open.linger.
-	Linger        *durationpb.Duration `protobuf:"bytes,9,opt,name=linger,proto3" json:"linger,omitempty"`
+	Linger *durationpb.Duration `protobuf:"bytes,9,opt,name=linger,proto3" json:"linger,omitempty"`
+	// Tokens of a prefill step that takes no longer than a native call should, by what the hops have measured: route-wide
+	// minimum, 1 to max_step_tokens. A driver does best with prefill of this size. Greater steps are taken too; cancels and
+	// other sessions then wait longer.
+	ChunkTokens   uint32 `protobuf:"varint,10,opt,name=chunk_tokens,json=chunkTokens,proto3" json:"chunk_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1092,6 +1096,13 @@ func (x *Opened) GetLinger() *durationpb.Duration {
 		return x.Linger
 	}
 	return nil
+}
+
+func (x *Opened) GetChunkTokens() uint32 {
+	if x != nil {
+		return x.ChunkTokens
+	}
+	return 0
 }
 
 // HopReport says what one hop brought to the opening.
@@ -1787,7 +1798,7 @@ const file_dgr_worker_v1_session_proto_rawDesc = "" +
 	"\x06tokens\x18\x01 \x01(\rH\x00R\x06tokens\x88\x01\x01\x12\x19\n" +
 	"\x05bytes\x18\x02 \x01(\x04H\x01R\x05bytes\x88\x01\x01B\t\n" +
 	"\a_tokensB\b\n" +
-	"\x06_bytes\"\x81\x03\n" +
+	"\x06_bytes\"\xa4\x03\n" +
 	"\x06Opened\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\rR\brevision\x12\x1a\n" +
 	"\bfeatures\x18\x02 \x03(\tR\bfeatures\x12-\n" +
@@ -1798,7 +1809,9 @@ const file_dgr_worker_v1_session_proto_rawDesc = "" +
 	"\x05cache\x18\x06 \x01(\v2\x19.dgr.worker.v1.CacheStateR\x05cache\x125\n" +
 	"\aability\x18\a \x01(\v2\x1b.dgr.worker.v1.CacheAbilityR\aability\x12,\n" +
 	"\x04hops\x18\b \x03(\v2\x18.dgr.worker.v1.HopReportR\x04hops\x121\n" +
-	"\x06linger\x18\t \x01(\v2\x19.google.protobuf.DurationR\x06linger\"\x83\x02\n" +
+	"\x06linger\x18\t \x01(\v2\x19.google.protobuf.DurationR\x06linger\x12!\n" +
+	"\fchunk_tokens\x18\n" +
+	" \x01(\rR\vchunkTokens\"\x83\x02\n" +
 	"\tHopReport\x12'\n" +
 	"\x03hop\x18\x01 \x01(\v2\x15.dgr.worker.v1.HopRefR\x03hop\x121\n" +
 	"\x06layers\x18\x02 \x01(\v2\x19.dgr.worker.v1.LayerRangeR\x06layers\x12/\n" +

@@ -242,7 +242,7 @@ func opened(t *T) {
 			t.Errorf("Opened lists the feature %s, which is not ON everywhere", name)
 		}
 	}
-	if o.GetRevision() == 0 || o.GetWindow().GetSteps() == 0 || o.GetMaxStepTokens() == 0 || o.GetFrameBytes() < 65536 ||
+	if o.GetRevision() == 0 || o.GetWindow().GetSteps() == 0 || o.GetMaxStepTokens() == 0 || o.GetChunkTokens() == 0 || o.GetChunkTokens() > o.GetMaxStepTokens() || o.GetFrameBytes() < 65536 ||
 		o.GetLinger() == nil || o.GetAbility().GetTruncate() == 0 || o.GetAbility().GetCopy() == 0 || o.GetAbility().GetCapacity() == 0 {
 		t.Errorf("Opened is incomplete: %v", o)
 	}

@@ -32,10 +32,10 @@ func peerCases() []Case {
 		}},
 		{ID: "peer.weakest", Clauses: []string{"OPN-15", "VER-6"}, Says: "Opened reports the weakest of both hops.", Run: func(t *T) {
 			d, _ := t.withPeer(func(o *workerpb.Opened) {
-				o.MaxStepTokens, o.Linger = 3, durationpb.New(time.Second)
+				o.MaxStepTokens, o.ChunkTokens, o.Linger = 3, 2, durationpb.New(time.Second)
 				o.Ability.Truncate = workerpb.TruncateAbility_TRUNCATE_ABILITY_NONE
 			}, func(o *workerpb.Open) { o.Linger = durationpb.New(5 * time.Second) })
-			if o := d.opened; o.GetMaxStepTokens() != 3 || o.GetFrameBytes() != peerFrame || o.GetLinger().AsDuration() != time.Second ||
+			if o := d.opened; o.GetMaxStepTokens() != 3 || o.GetChunkTokens() != 2 || o.GetFrameBytes() != peerFrame || o.GetLinger().AsDuration() != time.Second ||
 				o.GetAbility().GetTruncate() != workerpb.TruncateAbility_TRUNCATE_ABILITY_NONE || !slices.Equal(o.GetFeatures(), []string{"session"}) {
 				t.Errorf("Opened is %v", o)
 			}

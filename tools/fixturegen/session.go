@@ -221,7 +221,7 @@ func responses() []Fixture {
 func opened() *workerpb.Opened {
 	o := &workerpb.Opened{
 		Revision: 1, Features: []string{"chain", "session"}, Window: &workerpb.Credit{Steps: num(2), Bytes: big(windowBytes)},
-		MaxStepTokens: 512, FrameBytes: frameBytes, Cache: holds(), Ability: ability(), Linger: duration(30 * time.Second),
+		MaxStepTokens: 512, ChunkTokens: 128, FrameBytes: frameBytes, Cache: holds(), Ability: ability(), Linger: duration(30 * time.Second),
 	}
 	for hop := range 3 {
 		report := &workerpb.HopReport{Hop: hopRef(hop), Layers: layersOf(hop), Found: holds(), Numerics: numerics()}

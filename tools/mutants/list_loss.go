@@ -16,7 +16,7 @@ func lossMutants() []Mutant {
 		{"loss.memory-not-counted", []string{"LOS-5"}, suspects, "r.fatal, r.code = r.fatal+1, code", "r.code = code"},
 		{"loss.numeric-always-tried-again", []string{"LOS-6"}, suspects, "again := r.numeric", "again := r.numeric && false"},
 		{"loss.numeric-never-tried-again", []string{"LOS-6"}, suspects, "again := r.numeric", "again := r.numeric || true"},
-		{"loss.batch-shared-at-once", []string{"LOS-7"}, batches, "s.options.Deterministic || j.Alone || (*queue)[0].Alone", "s.options.Deterministic"},
+		{"loss.batch-shared-at-once", []string{"LOS-7"}, packing, "s.options.Deterministic || j.Alone || (*queue)[0].Alone", "s.options.Deterministic"},
 		{"loss.no-restart", []string{"LOS-3"}, machine, "l.restart, l.after = true, s.nextRestart()", "l.restart, l.after = true, time.Hour"},
 		{"loss.same-instance", []string{"LOS-3", "CAP-3"}, machine, "s.instance, s.served = s.loaded.Instance, time.Now()", "s.served = time.Now()\n\tif s.instance == [16]byte{} {\n\t\ts.instance = s.loaded.Instance\n\t}"},
 		{"loss.called-a-drain", []string{"LOS-3"}, machine, "s.errand(s.evictor(s.loss()))", "_ = s.loss()"},

@@ -10,6 +10,7 @@ const (
 	upstream   = "services/worker/internal/session/live/upstream.go"
 
 	batches = "services/worker/internal/batch/scheduler.go"
+	packing = "services/worker/internal/batch/pack.go"
 	faults  = "libs/client/fault/fault.go"
 	wire    = "libs/client/fault/wire.go"
 )

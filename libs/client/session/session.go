@@ -29,7 +29,7 @@ import (
 // Options are what a session asks for.
 type Options struct {
 	ContextTokens uint32        // room to reserve on every hop; 0: the route's context limit
-	ChunkTokens   uint32        // tokens of a prefill step; the same for every route, so that its bits do not depend on it
+	ChunkTokens   uint32        // tokens of a prefill step: the same for every route, so that its bits do not depend on it; 0: what the route does best with
 	Needs         []string      // features that must be ON at every hop
 	OpenBudget    time.Duration // for the opening
 	StepBudget    time.Duration // for a prefill chunk, a decode or a truncate

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -131,8 +132,8 @@ func (o *operation) chunks(ctx context.Context, tokens []uint32) error {
 // chunk is the tokens of a prefill step.
 func (s *Session) chunk() int {
 	most := s.opened.GetMaxStepTokens()
-	if s.options.ChunkTokens > 0 {
-		most = min(most, s.options.ChunkTokens)
+	if asked := cmp.Or(s.options.ChunkTokens, s.opened.GetChunkTokens()); asked > 0 {
+		most = min(most, asked)
 	}
 	return int(most)
 }

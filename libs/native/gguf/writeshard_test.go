@@ -181,7 +181,11 @@ func TestBrokenShardsAreRefused(t *testing.T) {
 		}
 		return out
 	}
-	get := func(key string) []string { v, _ := head.KV.Get(key); s, _ := v.Texts(); return append([]string(nil), s...) }
+	get := func(key string) []string {
+		v, _ := head.KV.Get(key)
+		s, _ := v.Texts()
+		return append([]string(nil), s...)
+	}
 	names, sums := get(keyShardTensors), get(keyShardSums)
 	swapped := append([]string{names[1], names[0]}, names[2:]...)
 	wrongSum := append([]string(nil), sums...)

@@ -208,7 +208,8 @@ func (p plan) run(s *batch.Scheduler, session int, out *[]outcome) error {
 // Whatever is packed with whatever: each step gives what it gives alone, no session waits longer than its fair turn, and
 // all are done sooner than one after another.
 func TestAsTheReferenceAndSooner(t *testing.T) {
-	for seed := range uint64(25) {
+	var packed, single time.Duration
+	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {
 			plans := workload(rand.New(rand.NewPCG(seed, 1)))
 			want, alone := reference(t, plans)
@@ -220,14 +221,21 @@ func TestAsTheReferenceAndSooner(t *testing.T) {
 						t.Fatalf("seed %d, session %d: its steps do not give what the reference gives", seed, i)
 					}
 				}
-				if took > alone+alone/100 {
+				if took > alone+alone/32 { // what calls may wait for more
 					t.Errorf("seed %d, %+v: it took %v, one after another %v", seed, o, took, alone)
+				}
+				if !o.Deterministic {
+					packed, single = packed+took, single+alone
 				}
 				checkCalls(t, seed, o, e.calls)
 				checkTurns(t, seed, got, e.calls)
 			}
 		})
 	}
+	if packed > single*85/100 {
+		t.Errorf("all took %v, one after another %v: little is packed", packed, single)
+	}
+	t.Logf("all took %v, one after another %v", packed, single)
 }
 
 // checkCalls looks at each native call by itself.
@@ -321,7 +329,7 @@ func TestSessionsAreDividedAmongTheHops(t *testing.T) {
 		// Two groups of four keep both hops busy: a round costs one call of four on each hop, and both work at once.
 		// In one group each hop would wait for the other: a call of eight on one, then on the other.
 		divided, together := rounds*2*price(4), rounds*2*price(8)
-		if took > divided*11/10 {
+		if took > divided*5/4 {
 			t.Errorf("%d rounds took %v; divided they take %v, together %v", rounds, took, divided, together)
 		}
 		late := e.calls[len(e.calls)/2:]

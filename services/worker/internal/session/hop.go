@@ -100,7 +100,7 @@ func (h *Hop) widthIn() uint32 {
 type Room struct {
 	Window   uint64 // boundaries that come from the upstream
 	Outgoing uint64 // payload that waits to be sent to one neighbour
-	Chunk    uint32 // tokens of a step that takes no longer than a native call should; 0: as many as fit
+	Chunk    uint32 // tokens of prefill that take no longer than a native call should; 0: as many as fit
 }
 
 // FirstWindow is the bytes of the first window: room for one greatest step at least.
@@ -109,12 +109,9 @@ func (h *Hop) FirstWindow() uint64 {
 	return max(h.Limits.WindowBytes, min(greatest, h.Limits.MaxWindowBytes))
 }
 
-// stepTokens is the greatest step that fits this hop's batch, its time and its room on either side.
+// stepTokens is the greatest step that fits this hop's batch and its room on either side.
 func (h *Hop) stepTokens(r Room) uint32 {
 	n := uint64(h.Limits.StepTokens)
-	if r.Chunk > 0 {
-		n = min(n, uint64(r.Chunk))
-	}
 	if w := uint64(h.widthIn()) * float; w > 0 {
 		n = min(n, r.Window/w)
 	}
@@ -122,6 +119,14 @@ func (h *Hop) stepTokens(r Room) uint32 {
 		n = min(n, r.Outgoing/w)
 	}
 	return uint32(n)
+}
+
+// chunkTokens is the step that a native call does best with.
+func (h *Hop) chunkTokens(r Room) uint32 {
+	if r.Chunk == 0 {
+		return h.stepTokens(r)
+	}
+	return min(r.Chunk, h.stepTokens(r))
 }
 
 // widthOut is the width of the boundary that is made here; 0 at the tail.

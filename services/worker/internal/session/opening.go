@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -216,10 +217,12 @@ func (c *Core) sendOpened() {
 		Window:        &workerpb.Credit{Steps: proto.Uint32(limits.WindowSteps), Bytes: proto.Uint64(c.opening.room.Window)},
 		MaxStepTokens: c.hop.stepTokens(c.opening.room), FrameBytes: limits.FrameBytes, Cache: c.cache.state(),
 		Ability: c.ability(), Hops: []*workerpb.HopReport{c.report()}, Linger: c.open.GetLinger(),
+		ChunkTokens: c.hop.chunkTokens(c.opening.room),
 	}
 	if b := c.opening.below; b != nil {
 		o.Revision, o.Features = b.GetRevision(), common(o.Features, b.GetFeatures())
 		o.MaxStepTokens = min(o.MaxStepTokens, b.GetMaxStepTokens())
+		o.ChunkTokens = min(o.ChunkTokens, o.MaxStepTokens, cmp.Or(b.GetChunkTokens(), o.MaxStepTokens))
 		o.FrameBytes = min(o.FrameBytes, b.GetFrameBytes())
 		o.Cache.Reach = spansOf(meet(c.cache.reach, reachOf(b.GetCache().GetReach())))
 		o.Ability = weaker(o.Ability, b.GetAbility())
