@@ -43,7 +43,6 @@ func TestMain(m *testing.M) {
 
 // notYet are clauses that no case proves yet, each with the reason. A clause that gets its case must leave the list.
 var notYet = map[string]string{
-	"ERR-8": "what a worker logs is not seen from its endpoint",
 	"ACC-1": "callers with and without rights are needed, which the worker's own tests have",
 	"ACC-2": "rights must change meanwhile, as the worker's own tests make them",
 	"ACC-3": "a worker that asks who calls is needed, as the worker's own tests have it",
@@ -117,6 +116,12 @@ func TestCasesAreNamedAndMany(t *testing.T) {
 // start starts a worker with the fake engine and returns its address.
 func start(t *testing.T, args ...string) string {
 	t.Helper()
+	return startLogged(t, &spoken{}, args...)
+}
+
+// startLogged is start for one whose log is read.
+func startLogged(t *testing.T, log *spoken, args ...string) string {
+	t.Helper()
 	cmd := exec.Command(worker, append([]string{"--engine", "fake", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--announce",
 		"--exit-with-stdin", "--log-level", "warn", "--chain-allow", "127.0.0.1:*", "--ring-advertise", "127.0.0.1:0"}, args...)...)
 	stdin, err := cmd.StdinPipe()
@@ -127,15 +132,14 @@ func start(t *testing.T, args ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var log bytes.Buffer
-	cmd.Stderr = &log
+	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		stdin.Close()
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("the worker ended with %v\n%s", err, log.String())
+			t.Errorf("the worker ended with %v\n%s", err, log.text.String())
 		}
 	})
 	line, err := bufio.NewReader(stdout).ReadBytes('\n')
@@ -144,7 +148,7 @@ func start(t *testing.T, args ...string) string {
 		Admin   string `json:"admin"`
 	}
 	if err != nil || json.Unmarshal(line, &announced) != nil {
-		t.Fatalf("the worker announced %q: %v\n%s", line, err, log.String())
+		t.Fatalf("the worker announced %q: %v\n%s", line, err, log.text.String())
 	}
 	admins.Store(announced.Address, announced.Admin)
 	return announced.Address
@@ -160,6 +164,7 @@ type route struct {
 	fails bool            // the workers have the faults of conformance.FakeModel
 	known map[string]bool // cases that are known to fail
 	only  *regexp.Regexp  // nil: all cases
+	log   func() ([]byte, error)
 }
 
 // targetAt is the workers as cases see them.
@@ -178,7 +183,7 @@ func targetAt(t *testing.T, r route, addresses ...string) *conformance.Target {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target.Store = r.store
+	target.Store, target.Log = r.store, r.log
 	if r.fails {
 		target.Faults = conformance.FakeFaults(len(addresses))
 	}
@@ -266,6 +271,36 @@ func TestNarrowLimitsConform(t *testing.T) {
 	if n := report.Counts(); n[conformance.Skipped] > 0 {
 		t.Errorf("%v", n)
 	}
+}
+
+// spoken is what workers log; writers come from several goroutines.
+type spoken struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *spoken) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *spoken) bytes() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return bytes.Clone(s.text.Bytes()), nil
+}
+
+// No key is in what workers say or, at their most talkative, log, on a route and alone.
+func TestNothingToReplayIsToldOrLogged(t *testing.T) {
+	t.Parallel()
+	only := regexp.MustCompile(`^errors\.no-key$`)
+	var log spoken
+	alone := startLogged(t, &log, "--model", "fake:layers=6", "--log-level", "debug")
+	conform(t, route{only: only, log: log.bytes}, alone)
+	head := startLogged(t, &log, "--model", "fake:layers=6", "--layers", "0:3", "--log-level", "debug")
+	tail := startLogged(t, &log, "--model", "fake:layers=6", "--layers", "3:", "--log-level", "debug")
+	conform(t, route{only: only, log: log.bytes}, head, tail)
 }
 
 func TestRouteOfThreeConforms(t *testing.T) {

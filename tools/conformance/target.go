@@ -21,6 +21,8 @@ type Target struct {
 	Peer *Peer // a next hop of ours that the first hop may dial; nil: none
 	// Shown are the secrets by which this program proves itself to workers, by header; nil: none.
 	Shown map[string]string
+	// Log is all that the workers have logged so far, at the most talkative level; nil: it is not seen.
+	Log func() ([]byte, error)
 	// Store is the name by which the first worker can load its model again; empty: it is not to be drained or unloaded.
 	Store string
 	// Faults are what the engines can be made to fail with.

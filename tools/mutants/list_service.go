@@ -20,6 +20,7 @@ func errorMutants() []Mutant {
 	return []Mutant{
 		{"error.no-retry-after", []string{"ERR-2", "OPN-10"}, wire, "p.RetryAfter = durationpb.New(e.RetryAfter)", "_ = durationpb.New(e.RetryAfter)"},
 		{"error.predecessor-waits", []string{"STP-2"}, faults, "if retries(e.Recovery) && code != workerpb.ErrorCode_ERROR_CODE_PREDECESSOR_FAILED {", "if retries(e.Recovery) {"},
+		{"error.key-told", []string{"ERR-8"}, live, "\"session %v has another key\", s.id)", "\"session %v has another key than %x\", s.id, key)"},
 		{"error.no-origin", []string{"ERR-1"}, access, "return f.At(me, me)", "return f.At(nil, me)"},
 		{"error.stream-ends-well", []string{"ERR-6"}, ending, "{Closed: closed}})\n\tc.emit(EndUp{err})", "{Closed: closed}})\n\tc.emit(EndUp{nil})"},
 		{"error.closed-without-why", []string{"ERR-6", "ERR-1"}, ending, "closed.Error = err.Proto()", "closed.Error = nil"},

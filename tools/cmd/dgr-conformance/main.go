@@ -58,7 +58,7 @@ type flags struct {
 	list, json  bool
 	only, junit string
 	known, peer string
-	load        string
+	load, log   string
 	faults      []string
 	limit       time.Duration
 	files       dial.Files
@@ -98,6 +98,7 @@ Exit codes: 0 conform, 1 a case failed, or a known failure passed, 2 wrong comma
 	c.Flags().StringVar(&f.known, "known", "", "file of case ids, one a line, that are known to fail: they run, and must fail")
 	c.Flags().StringVar(&f.peer, "peer", "127.0.0.1:0", "where to listen as a next hop that the first worker may dial; empty: nowhere")
 	c.Flags().StringVar(&f.load, "load", "", "drain, unload and load the first worker too: the name by which LoadShard finds the model that it holds")
+	c.Flags().StringVar(&f.log, "log", "", "file that the first worker logs to, at debug: it is searched for keys too")
 	c.Flags().StringArrayVar(&f.faults, "fault", nil, "tokens that, in a row in one step, make an engine fail, KIND=TOKENS or KIND@HOP=TOKENS: lost, memory, nan or poison. Repeat it for more")
 	c.Flags().DurationVar(&f.limit, "limit", time.Minute, "longest time of one case")
 	c.Flags().StringVar(&f.files.CA, "tls-ca", "", "CA of the workers, PEM; they are dialled over TLS then")
@@ -139,6 +140,9 @@ func conform(ctx context.Context, f flags, stdout, stderr io.Writer) error {
 		return err
 	}
 	target.Store = f.load
+	if f.log != "" {
+		target.Log = func() ([]byte, error) { return os.ReadFile(f.log) }
+	}
 	for _, text := range f.faults {
 		fault, err := conformance.ParseFault(text)
 		if err != nil {

@@ -41,7 +41,7 @@ func (s *shardService) LoadShard(r *workerpb.LoadShardRequest, stream grpc.Serve
 		}
 	})
 	if err != nil {
-		return err
+		return shard.Named(err, order.Model)
 	}
 	last := &workerpb.LoadShardResponse{Progress: &workerpb.LoadProgress{Phase: workerpb.LoadPhase_LOAD_PHASE_READY}}
 	if l := s.server.options.Shard.Status().Loaded; l != nil {

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,6 +61,18 @@ func (f file) Identify(ctx context.Context, layers engine.LayerRange, progress f
 
 func (f file) NewEngine() (engine.ShardEngine, engine.TextEngine, error) { return f.engines() }
 
+// Named is an error about a model as callers from elsewhere may read it: files have their names in the store, and no paths.
+func Named(err error, model string) *fault.Error {
+	folder := filepath.Dir(model)
+	f := fault.Of(err)
+	if f == nil || folder == "." {
+		return f
+	}
+	return f.With(func(e *fault.Error) {
+		e.Message = strings.ReplaceAll(e.Message, strings.TrimSuffix(folder, string(filepath.Separator))+string(filepath.Separator), "")
+	})
+}
+
 // Store is the folder of the models that LoadShard may name. The zero Store holds nothing.
 type Store struct {
 	Folder string
@@ -78,7 +91,11 @@ func (s Store) Path(name string) (string, error) {
 	}
 	root, err := os.OpenRoot(s.Folder)
 	if err != nil {
-		return "", fault.New(workerpb.ErrorCode_ERROR_CODE_BAD_MODEL_FILE, "the model store %s cannot be opened (%w)", s.Folder, err)
+		var at *os.PathError // where the folder is, is nobody's business
+		if errors.As(err, &at) {
+			err = at.Err
+		}
+		return "", fault.New(workerpb.ErrorCode_ERROR_CODE_BAD_MODEL_FILE, "the model store cannot be opened (%w); its operator has to see to it", err)
 	}
 	defer root.Close()
 	for _, candidate := range []string{name, name + ".gguf"} {

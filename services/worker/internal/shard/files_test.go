@@ -142,3 +142,26 @@ func TestRottenFileIsFound(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 }
+
+// What others read of a model that cannot be loaded names files, and no folder of this machine.
+func TestErrorsForOthersNameNoPaths(t *testing.T) {
+	folder := t.TempDir()
+	path := filepath.Join(folder, "broken-00001-of-00002.gguf")
+	if err := os.WriteFile(path, []byte("GGUF and nothing more"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	defer w.end(t)
+	err := w.Load(t.Context(), Order{Source: Files{Engines: fake.Factory(fake.Default())}, Model: path}, nil)
+	if err == nil || !strings.Contains(err.Error(), path) {
+		t.Fatalf("who ordered the load reads %v, and no path", err)
+	}
+	for _, shown := range []error{Named(err, path), w.Status().Err} {
+		if text := shown.Error(); strings.Contains(text, folder) || !strings.Contains(text, "broken-00001") || !errors.Is(shown, engine.BadModelFile) {
+			t.Errorf("others read %v", shown)
+		}
+	}
+	if _, err := (Store{Folder: filepath.Join(folder, "gone")}).Path("m"); err == nil || strings.Contains(err.Error(), folder) {
+		t.Errorf("a store that is gone gives %v", err)
+	}
+}

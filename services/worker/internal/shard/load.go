@@ -117,7 +117,7 @@ func (s *Shard) runLoad(l *load) {
 	l.finish(err)
 }
 
-// loadFailed fires what err means and returns it. The caller holds mu.
+// loadFailed fires what err means and returns it, for whoever ordered the load; others learn it by Named. The caller holds mu.
 func (s *Shard) loadFailed(l *load, err error) error {
 	f := fault.Of(err)
 	event := tables.ShardEventLoadFailed
@@ -127,7 +127,7 @@ func (s *Shard) loadFailed(l *load, err error) error {
 	if l.restart { // whoever asked for any other load is told
 		s.log.Error("the lost engine could not be replaced", "cause", f.Error())
 	}
-	_ = s.fire(event, func() { s.why, s.load = f, nil })
+	_ = s.fire(event, func() { s.why, s.load = Named(f, l.order.Model), nil })
 	return f
 }
 
