@@ -73,6 +73,13 @@ func Proof(ctx context.Context) error {
 	})
 }
 
+// Soak opens, drives and drops a thousand sessions at random for five minutes and shows that all they used comes back.
+func Soak(ctx context.Context) error {
+	return timed("soak", func(w *workspace.Workspace) error {
+		return w.Run(ctx, "", nil, "go", "run", "./tools/cmd/soak")
+	})
+}
+
 // Offline runs the tests again with every way out of the machine closed.
 func Offline(ctx context.Context) error {
 	w, err := workspace.Open(".")

@@ -40,7 +40,7 @@ func (s suite) loadCases() []testCase {
 	for name, spoil := range map[string]func(*engine.LoadRequest){
 		"context_limit_0":            func(r *engine.LoadRequest) { r.ContextLimit = 0 },
 		"sessions_0":                 func(r *engine.LoadRequest) { r.Sessions = 0 },
-		"sessions_256":               func(r *engine.LoadRequest) { r.Sessions = 256 },
+		"sessions_4097":              func(r *engine.LoadRequest) { r.Sessions = 4097 },
 		"batch_tokens_0":             func(r *engine.LoadRequest) { r.BatchTokens, r.MicroBatch = 0, 0 },
 		"micro_batch_0":              func(r *engine.LoadRequest) { r.MicroBatch = 0 },
 		"micro_batch_over_the_batch": func(r *engine.LoadRequest) { r.MicroBatch = r.BatchTokens + 1 },

@@ -86,7 +86,7 @@ func checkLoad(req engine.LoadRequest) error {
 		}
 	}
 	check(req.ContextLimit >= 1, "the context limit is 0; it must be 1 or more")
-	check(req.Sessions >= 1 && req.Sessions <= 255, "sessions is %d; it must be 1 to 255", req.Sessions)
+	check(req.Sessions >= 1 && req.Sessions <= 4096, "sessions is %d; it must be 1 to 4096", req.Sessions)
 	check(req.BatchTokens >= 1, "batch tokens is 0; it must be 1 or more")
 	check(req.MicroBatch >= 1 && req.MicroBatch <= req.BatchTokens, "the micro-batch is %d; it must be 1 to batch tokens (%d)", req.MicroBatch, req.BatchTokens)
 	check(req.Threads >= 1, "threads is 0; it must be 1 or more")

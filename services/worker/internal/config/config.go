@@ -31,7 +31,7 @@ type Config struct {
 
 	Access Access
 
-	Sessions       uint32 // at once, 1 to 255
+	Sessions       uint32 // at once, 1 to 4096; 255 with llama
 	Context        uint32 // longest of a session, tokens
 	Threads        uint32
 	Batch          uint32 // rows of one native call
@@ -91,6 +91,9 @@ func Default() Config {
 	}
 }
 
+// llamaSessions is the most sequences of llama.cpp, without the one that probes use.
+const llamaSessions = 255
+
 // leastOutgoing is the least of OutgoingBytes for each session.
 const leastOutgoing = 1 << 20
 
@@ -128,6 +131,9 @@ func (c Config) conflicts() Faults {
 		} else {
 			fault("%s is %q, and the fake engine reads no files; give fake or fake:layers=6, or drop --engine fake", c.name("model"), c.Model)
 		}
+	}
+	if c.Engine == "llama" && c.Sessions > llamaSessions {
+		fault("%s is %d, and llama has at most %d sequences; give 1 to %d", c.name("sessions"), c.Sessions, llamaSessions, llamaSessions)
 	}
 	if c.MicroBatch > c.Batch {
 		fault("%s is %d, more than the batch of %d; give at most the batch, or raise --batch", c.name("micro_batch"), c.MicroBatch, c.Batch)

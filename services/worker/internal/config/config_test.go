@@ -111,7 +111,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 		"threads in worker.yaml \"many\" whole number",
 		"--linger \"soon\" 30s",
 		"chain.allow in worker.yaml nowhere HOST:PORT",
-		"--sessions 0 1 to 255",
+		"--sessions 0 1 to 4096",
 		"DGR_CACHE_TYPE q4 f32, f16 or q8_0",
 		"--listen 0.0.0.0:7711 --insecure",
 	)

@@ -121,7 +121,7 @@ func computeOptions() []option {
 		return option{key: key, group: groupCompute, usage: usage, value: func(c *Config) value { return (*toggle)(field(c)) }}
 	}
 	return []option{
-		count("sessions", "sessions at once; each has its room reserved", func(c *Config) *uint32 { return &c.Sessions }, 1, 255),
+		count("sessions", "sessions at once; each has its room reserved; llama has at most 255", func(c *Config) *uint32 { return &c.Sessions }, 1, 4096),
 		count("context", "longest context of a session, tokens", func(c *Config) *uint32 { return &c.Context }, 1, 1<<24),
 		count("threads", "compute threads; the sum over all workers of a machine should not exceed its cores", func(c *Config) *uint32 { return &c.Threads }, 1, 1024),
 		count("batch", "most tokens of one native call, and of one step", func(c *Config) *uint32 { return &c.Batch }, 1, 1<<16),
