@@ -39,11 +39,11 @@ func flowCases() []Case {
 				d.failed(d.give(d.step(prefill(t.vocab()))), workerpb.ErrorCode_ERROR_CODE_TOKEN_OUT_OF_RANGE)
 				d.result(d.put(d.step(truncate(0))))
 				d.result(d.put(d.step(truncate(9)))) // which has nothing to do
+				if window > 1 && d.steps != window { // now, for a window that seems used up may grow later
+					t.Fatalf("%d steps of credit are left of %d", d.steps, window)
+				}
 			}
 			d.finish()
-			if d.steps != window {
-				t.Errorf("%d steps of credit are left of %d", d.steps, window)
-			}
 		}},
 		{ID: "flow.receive-tokens", Clauses: []string{"FLO-4"}, Says: "No more tokens come than receive.tokens allows; with ReceiveCredit the run goes on to the same end.", Run: func(t *T) {
 			free := t.openDriver()
