@@ -75,6 +75,21 @@ func (mr *MockShardEngineMockRecorder) Close() *gomock.Call {
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Close", reflect.TypeOf((*MockShardEngine)(nil).Close))
 }
 
+// Copy mocks base method.
+func (m *MockShardEngine) Copy(ctx context.Context, from, to engine.SessionID, length engine.Pos) (engine.CacheState, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Copy", ctx, from, to, length)
+	ret0, _ := ret[0].(engine.CacheState)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// Copy indicates an expected call of Copy.
+func (mr *MockShardEngineMockRecorder) Copy(ctx, from, to, length interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Copy", reflect.TypeOf((*MockShardEngine)(nil).Copy), ctx, from, to, length)
+}
+
 // Health mocks base method.
 func (m *MockShardEngine) Health(ctx context.Context, deep bool) (engine.Health, error) {
 	m.ctrl.T.Helper()
@@ -103,6 +118,21 @@ func (m *MockShardEngine) Load(ctx context.Context, req engine.LoadRequest, prog
 func (mr *MockShardEngineMockRecorder) Load(ctx, req, progress interface{}) *gomock.Call {
 	mr.mock.ctrl.T.Helper()
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Load", reflect.TypeOf((*MockShardEngine)(nil).Load), ctx, req, progress)
+}
+
+// Mark mocks base method.
+func (m *MockShardEngine) Mark(ctx context.Context, session engine.SessionID) (engine.CacheState, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Mark", ctx, session)
+	ret0, _ := ret[0].(engine.CacheState)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// Mark indicates an expected call of Mark.
+func (mr *MockShardEngineMockRecorder) Mark(ctx, session interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Mark", reflect.TypeOf((*MockShardEngine)(nil).Mark), ctx, session)
 }
 
 // Metrics mocks base method.
@@ -175,6 +205,21 @@ func (m *MockShardEngine) Truncate(ctx context.Context, session engine.SessionID
 func (mr *MockShardEngineMockRecorder) Truncate(ctx, session, length interface{}) *gomock.Call {
 	mr.mock.ctrl.T.Helper()
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Truncate", reflect.TypeOf((*MockShardEngine)(nil).Truncate), ctx, session, length)
+}
+
+// Unmark mocks base method.
+func (m *MockShardEngine) Unmark(ctx context.Context, session engine.SessionID, length engine.Pos) (engine.CacheState, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "Unmark", ctx, session, length)
+	ret0, _ := ret[0].(engine.CacheState)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// Unmark indicates an expected call of Unmark.
+func (mr *MockShardEngineMockRecorder) Unmark(ctx, session, length interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "Unmark", reflect.TypeOf((*MockShardEngine)(nil).Unmark), ctx, session, length)
 }
 
 // MockMortal is a mock of Mortal interface.

@@ -313,7 +313,7 @@ type CacheAbility struct {
 	Truncate TruncateAbility `protobuf:"varint,1,opt,name=truncate,proto3,enum=dgr.worker.v1.TruncateAbility" json:"truncate,omitempty"`
 	// Copying.
 	Copy CopyAbility `protobuf:"varint,2,opt,name=copy,proto3,enum=dgr.worker.v1.CopyAbility" json:"copy,omitempty"`
-	// Marks per session, ≥ 0; with NONE the step window is ≤ this.
+	// Marks per session, ≥ 1 unless truncate is ANY; with NONE the step window is ≤ this.
 	Marks *uint32 `protobuf:"varint,3,opt,name=marks,proto3,oneof" json:"marks,omitempty"`
 	// Capacity per session, tokens (Opened: reserved for this session).
 	Capacity      uint32 `protobuf:"varint,4,opt,name=capacity,proto3" json:"capacity,omitempty"`

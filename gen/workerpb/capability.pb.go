@@ -680,7 +680,9 @@ type Limits struct {
 	// Rights of a stream that runs are looked at this often.
 	RightsChecked *durationpb.Duration `protobuf:"bytes,20,opt,name=rights_checked,json=rightsChecked,proto3" json:"rights_checked,omitempty"`
 	// What one principal may have; who proves nothing is one principal per address.
-	Principal     *PrincipalLimits `protobuf:"bytes,21,opt,name=principal,proto3" json:"principal,omitempty"`
+	Principal *PrincipalLimits `protobuf:"bytes,21,opt,name=principal,proto3" json:"principal,omitempty"`
+	// Bytes of kept prefixes; 0: none are kept.
+	KeptBytes     *uint64 `protobuf:"varint,22,opt,name=kept_bytes,json=keptBytes,proto3,oneof" json:"kept_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -860,6 +862,13 @@ func (x *Limits) GetPrincipal() *PrincipalLimits {
 		return x.Principal
 	}
 	return nil
+}
+
+func (x *Limits) GetKeptBytes() uint64 {
+	if x != nil && x.KeptBytes != nil {
+		return *x.KeptBytes
+	}
+	return 0
 }
 
 // PrincipalLimits bound what one principal may ask of a worker. All are ≥ 1.
@@ -1136,7 +1145,7 @@ const file_dgr_worker_v1_capability_proto_rawDesc = "" +
 	"\rcontext_limit\x18\n" +
 	" \x01(\rR\fcontextLimit\x12\x17\n" +
 	"\an_vocab\x18\v \x01(\rR\x06nVocab\x123\n" +
-	"\bverified\x18\f \x01(\x0e2\x17.dgr.worker.v1.VerifiedR\bverified\"\x9e\b\n" +
+	"\bverified\x18\f \x01(\x0e2\x17.dgr.worker.v1.VerifiedR\bverified\"\xd1\b\n" +
 	"\x06Limits\x12\x1a\n" +
 	"\bsessions\x18\x01 \x01(\rR\bsessions\x128\n" +
 	"\ffirst_window\x18\x02 \x01(\v2\x15.dgr.worker.v1.CreditR\vfirstWindow\x124\n" +
@@ -1163,8 +1172,11 @@ const file_dgr_worker_v1_capability_proto_rawDesc = "" +
 	"\x12connection_streams\x18\x12 \x01(\rR\x11connectionStreams\x127\n" +
 	"\thandshake\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\thandshake\x12@\n" +
 	"\x0erights_checked\x18\x14 \x01(\v2\x19.google.protobuf.DurationR\rrightsChecked\x12<\n" +
-	"\tprincipal\x18\x15 \x01(\v2\x1e.dgr.worker.v1.PrincipalLimitsR\tprincipalB\x10\n" +
-	"\x0e_prefill_chunk\"\xe1\x01\n" +
+	"\tprincipal\x18\x15 \x01(\v2\x1e.dgr.worker.v1.PrincipalLimitsR\tprincipal\x12\"\n" +
+	"\n" +
+	"kept_bytes\x18\x16 \x01(\x04H\x01R\tkeptBytes\x88\x01\x01B\x10\n" +
+	"\x0e_prefill_chunkB\r\n" +
+	"\v_kept_bytes\"\xe1\x01\n" +
 	"\x0fPrincipalLimits\x12\x18\n" +
 	"\aopening\x18\x01 \x01(\rR\aopening\x12\x1a\n" +
 	"\bsessions\x18\x02 \x01(\rR\bsessions\x12\x18\n" +

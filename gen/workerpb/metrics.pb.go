@@ -81,7 +81,9 @@ type GetMetricsResponse struct {
 	// What is buffered for peers now, bytes: steps and frames that came, and all that waits to be sent.
 	BufferedBytes *uint64 `protobuf:"varint,9,opt,name=buffered_bytes,json=bufferedBytes,proto3,oneof" json:"buffered_bytes,omitempty"`
 	// The most that was buffered since the worker started, bytes.
-	BufferedMost  *uint64 `protobuf:"varint,10,opt,name=buffered_most,json=bufferedMost,proto3,oneof" json:"buffered_most,omitempty"`
+	BufferedMost *uint64 `protobuf:"varint,10,opt,name=buffered_most,json=bufferedMost,proto3,oneof" json:"buffered_most,omitempty"`
+	// Kept prefixes.
+	Prefixes      *PrefixUse `protobuf:"bytes,11,opt,name=prefixes,proto3" json:"prefixes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -186,6 +188,86 @@ func (x *GetMetricsResponse) GetBufferedMost() uint64 {
 	return 0
 }
 
+func (x *GetMetricsResponse) GetPrefixes() *PrefixUse {
+	if x != nil {
+		return x.Prefixes
+	}
+	return nil
+}
+
+// PrefixUse is how kept prefixes are used.
+type PrefixUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Kept now.
+	Kept uint32 `protobuf:"varint,1,opt,name=kept,proto3" json:"kept,omitempty"`
+	// Bytes of their tokens now.
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Openings that adopted one.
+	Hits uint64 `protobuf:"varint,3,opt,name=hits,proto3" json:"hits,omitempty"`
+	// Openings that offered some and adopted none.
+	Misses        uint64 `protobuf:"varint,4,opt,name=misses,proto3" json:"misses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrefixUse) Reset() {
+	*x = PrefixUse{}
+	mi := &file_dgr_worker_v1_metrics_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrefixUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrefixUse) ProtoMessage() {}
+
+func (x *PrefixUse) ProtoReflect() protoreflect.Message {
+	mi := &file_dgr_worker_v1_metrics_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrefixUse.ProtoReflect.Descriptor instead.
+func (*PrefixUse) Descriptor() ([]byte, []int) {
+	return file_dgr_worker_v1_metrics_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PrefixUse) GetKept() uint32 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
+func (x *PrefixUse) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PrefixUse) GetHits() uint64 {
+	if x != nil {
+		return x.Hits
+	}
+	return 0
+}
+
+func (x *PrefixUse) GetMisses() uint64 {
+	if x != nil {
+		return x.Misses
+	}
+	return 0
+}
+
 // ErrorCount is how often a code was raised here.
 type ErrorCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -199,7 +281,7 @@ type ErrorCount struct {
 
 func (x *ErrorCount) Reset() {
 	*x = ErrorCount{}
-	mi := &file_dgr_worker_v1_metrics_proto_msgTypes[2]
+	mi := &file_dgr_worker_v1_metrics_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -211,7 +293,7 @@ func (x *ErrorCount) String() string {
 func (*ErrorCount) ProtoMessage() {}
 
 func (x *ErrorCount) ProtoReflect() protoreflect.Message {
-	mi := &file_dgr_worker_v1_metrics_proto_msgTypes[2]
+	mi := &file_dgr_worker_v1_metrics_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -224,7 +306,7 @@ func (x *ErrorCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ErrorCount.ProtoReflect.Descriptor instead.
 func (*ErrorCount) Descriptor() ([]byte, []int) {
-	return file_dgr_worker_v1_metrics_proto_rawDescGZIP(), []int{2}
+	return file_dgr_worker_v1_metrics_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ErrorCount) GetCode() uint32 {
@@ -262,7 +344,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_dgr_worker_v1_metrics_proto_msgTypes[3]
+	mi := &file_dgr_worker_v1_metrics_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -274,7 +356,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_dgr_worker_v1_metrics_proto_msgTypes[3]
+	mi := &file_dgr_worker_v1_metrics_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -287,7 +369,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_dgr_worker_v1_metrics_proto_rawDescGZIP(), []int{3}
+	return file_dgr_worker_v1_metrics_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Usage) GetTokensEvaluated() uint64 {
@@ -337,7 +419,7 @@ var File_dgr_worker_v1_metrics_proto protoreflect.FileDescriptor
 const file_dgr_worker_v1_metrics_proto_rawDesc = "" +
 	"\n" +
 	"\x1bdgr/worker/v1/metrics.proto\x12\rdgr.worker.v1\x1a\x1egoogle/protobuf/duration.proto\"\x13\n" +
-	"\x11GetMetricsRequest\"\xc4\x03\n" +
+	"\x11GetMetricsRequest\"\xfa\x03\n" +
 	"\x12GetMetricsResponse\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\fR\binstance\x12*\n" +
 	"\x05total\x18\x02 \x01(\v2\x14.dgr.worker.v1.UsageR\x05total\x12'\n" +
@@ -351,9 +433,15 @@ const file_dgr_worker_v1_metrics_proto_rawDesc = "" +
 	"\x16impossible_transitions\x18\b \x01(\x04R\x15impossibleTransitions\x12*\n" +
 	"\x0ebuffered_bytes\x18\t \x01(\x04H\x00R\rbufferedBytes\x88\x01\x01\x12(\n" +
 	"\rbuffered_most\x18\n" +
-	" \x01(\x04H\x01R\fbufferedMost\x88\x01\x01B\x11\n" +
+	" \x01(\x04H\x01R\fbufferedMost\x88\x01\x01\x124\n" +
+	"\bprefixes\x18\v \x01(\v2\x18.dgr.worker.v1.PrefixUseR\bprefixesB\x11\n" +
 	"\x0f_buffered_bytesB\x10\n" +
-	"\x0e_buffered_most\"6\n" +
+	"\x0e_buffered_most\"a\n" +
+	"\tPrefixUse\x12\x12\n" +
+	"\x04kept\x18\x01 \x01(\rR\x04kept\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x12\n" +
+	"\x04hits\x18\x03 \x01(\x04R\x04hits\x12\x16\n" +
+	"\x06misses\x18\x04 \x01(\x04R\x06misses\"6\n" +
 	"\n" +
 	"ErrorCount\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x14\n" +
@@ -378,23 +466,25 @@ func file_dgr_worker_v1_metrics_proto_rawDescGZIP() []byte {
 	return file_dgr_worker_v1_metrics_proto_rawDescData
 }
 
-var file_dgr_worker_v1_metrics_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_dgr_worker_v1_metrics_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_dgr_worker_v1_metrics_proto_goTypes = []any{
 	(*GetMetricsRequest)(nil),   // 0: dgr.worker.v1.GetMetricsRequest
 	(*GetMetricsResponse)(nil),  // 1: dgr.worker.v1.GetMetricsResponse
-	(*ErrorCount)(nil),          // 2: dgr.worker.v1.ErrorCount
-	(*Usage)(nil),               // 3: dgr.worker.v1.Usage
-	(*durationpb.Duration)(nil), // 4: google.protobuf.Duration
+	(*PrefixUse)(nil),           // 2: dgr.worker.v1.PrefixUse
+	(*ErrorCount)(nil),          // 3: dgr.worker.v1.ErrorCount
+	(*Usage)(nil),               // 4: dgr.worker.v1.Usage
+	(*durationpb.Duration)(nil), // 5: google.protobuf.Duration
 }
 var file_dgr_worker_v1_metrics_proto_depIdxs = []int32{
-	3, // 0: dgr.worker.v1.GetMetricsResponse.total:type_name -> dgr.worker.v1.Usage
-	2, // 1: dgr.worker.v1.GetMetricsResponse.errors:type_name -> dgr.worker.v1.ErrorCount
-	4, // 2: dgr.worker.v1.Usage.compute:type_name -> google.protobuf.Duration
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	4, // 0: dgr.worker.v1.GetMetricsResponse.total:type_name -> dgr.worker.v1.Usage
+	3, // 1: dgr.worker.v1.GetMetricsResponse.errors:type_name -> dgr.worker.v1.ErrorCount
+	2, // 2: dgr.worker.v1.GetMetricsResponse.prefixes:type_name -> dgr.worker.v1.PrefixUse
+	5, // 3: dgr.worker.v1.Usage.compute:type_name -> google.protobuf.Duration
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_dgr_worker_v1_metrics_proto_init() }
@@ -409,7 +499,7 @@ func file_dgr_worker_v1_metrics_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dgr_worker_v1_metrics_proto_rawDesc), len(file_dgr_worker_v1_metrics_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

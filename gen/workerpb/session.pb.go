@@ -528,7 +528,7 @@ type Open struct {
 	Linger *durationpb.Duration `protobuf:"bytes,11,opt,name=linger,proto3" json:"linger,omitempty"`
 	// Budget of the opening, > 0; each hop passes on what is left of its share.
 	Budget *durationpb.Duration `protobuf:"bytes,12,opt,name=budget,proto3" json:"budget,omitempty"`
-	// Kept prefixes the caller could use, longest first; ≤ 16.
+	// Kept prefixes the caller could use, longest first; ≤ 16. A hop that passes Open on strikes those that it cannot begin with.
 	Prefix []*PrefixOffer `protobuf:"bytes,13,rep,name=prefix,proto3" json:"prefix,omitempty"`
 	// Where the tail may dial the ring. Set by the head when it passes Open on; from a driver MALFORMED.
 	Ring *RingTarget `protobuf:"bytes,14,opt,name=ring,proto3" json:"ring,omitempty"`
@@ -536,7 +536,10 @@ type Open struct {
 	// driver MALFORMED. The tail chooses the greatest common length; each hop returns to it before it passes Opened up.
 	Held *CacheState `protobuf:"bytes,15,opt,name=held,proto3" json:"held,omitempty"`
 	// Operator-visible principal for whom the caller acts; needs the operation `delegate`; ≤ 256 bytes, else empty.
-	OnBehalfOf    string `protobuf:"bytes,16,opt,name=on_behalf_of,json=onBehalfOf,proto3" json:"on_behalf_of,omitempty"`
+	OnBehalfOf string `protobuf:"bytes,16,opt,name=on_behalf_of,json=onBehalfOf,proto3" json:"on_behalf_of,omitempty"`
+	// Cache domain of the hop before, 32 bytes: within the domain of that hop, for whom prefixes are kept; absent: nobody in
+	// particular. Set by the hop that passes Open on; from a driver MALFORMED.
+	CacheDomain   []byte `protobuf:"bytes,17,opt,name=cache_domain,json=cacheDomain,proto3" json:"cache_domain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -681,6 +684,13 @@ func (x *Open) GetOnBehalfOf() string {
 		return x.OnBehalfOf
 	}
 	return ""
+}
+
+func (x *Open) GetCacheDomain() []byte {
+	if x != nil {
+		return x.CacheDomain
+	}
+	return nil
 }
 
 // Expectation identifies the shard that the caller means.
@@ -1409,7 +1419,7 @@ func (x *Draining) GetLeft() *durationpb.Duration {
 // Close ends the session, not only the stream.
 type Close struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True: the worker may keep the cache as a prefix for the same cache domain.
+	// True: every hop keeps its cache, within limits.kept_bytes, for sessions of the same cache domain to begin with a copy.
 	KeepPrefix    bool `protobuf:"varint,1,opt,name=keep_prefix,json=keepPrefix,proto3" json:"keep_prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1753,7 +1763,7 @@ const file_dgr_worker_v1_session_proto_rawDesc = "" +
 	"\x05frame\x18\x06 \x01(\v2\x14.dgr.worker.v1.FrameH\x00R\x05frame\x125\n" +
 	"\bdraining\x18\a \x01(\v2\x17.dgr.worker.v1.DrainingH\x00R\bdraining\x12/\n" +
 	"\x06closed\x18\b \x01(\v2\x15.dgr.worker.v1.ClosedH\x00R\x06closedB\x06\n" +
-	"\x04kind\"\xbd\x05\n" +
+	"\x04kind\"\xe0\x05\n" +
 	"\x04Open\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\fR\tsessionId\x12\x1f\n" +
@@ -1774,7 +1784,8 @@ const file_dgr_worker_v1_session_proto_rawDesc = "" +
 	"\x04ring\x18\x0e \x01(\v2\x19.dgr.worker.v1.RingTargetR\x04ring\x12-\n" +
 	"\x04held\x18\x0f \x01(\v2\x19.dgr.worker.v1.CacheStateR\x04held\x12 \n" +
 	"\fon_behalf_of\x18\x10 \x01(\tR\n" +
-	"onBehalfOf\"\xe4\x01\n" +
+	"onBehalfOf\x12!\n" +
+	"\fcache_domain\x18\x11 \x01(\fR\vcacheDomain\"\xe4\x01\n" +
 	"\vExpectation\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\fR\vfingerprint\x121\n" +
 	"\x06layers\x18\x02 \x01(\v2\x19.dgr.worker.v1.LayerRangeR\x06layers\x12>\n" +

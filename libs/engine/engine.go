@@ -59,6 +59,28 @@ type ShardEngine interface {
 	// Allowed in: Loaded. Errors: SESSION_UNKNOWN, CACHE_MISMATCH, LIFECYCLE_VIOLATION, ENGINE_FAULT.
 	Truncate(ctx context.Context, session SessionID, length Pos) (CacheState, error)
 
+	// Mark keeps a checkpoint of a session's cache at its present length, so that Truncate can return to this length
+	// however the cache goes back otherwise, until it is unmarked or cut off by going back behind it. Length 0 needs none,
+	// and a length has one at most: there it does nothing.
+	//
+	// Allowed in: Loaded. Errors: SESSION_UNKNOWN, NO_CAPACITY (CacheAbility.Marks are held: unmark one),
+	// LIFECYCLE_VIOLATION, ENGINE_OUT_OF_MEMORY, ENGINE_FAULT.
+	Mark(ctx context.Context, session SessionID) (CacheState, error)
+
+	// Unmark drops the checkpoint at a length. Where there is none it does nothing.
+	//
+	// Allowed in: Loaded. Errors: SESSION_UNKNOWN, LIFECYCLE_VIOLATION, ENGINE_FAULT.
+	Unmark(ctx context.Context, session SessionID, length Pos) (CacheState, error)
+
+	// Copy fills the empty cache of session to with the first length tokens of from's, marks up to there included, and
+	// returns what it then is. from stays as it is, and neither touches the other from then on. length is from's present
+	// one, one within its reach, or with CopyPrefix any below.
+	//
+	// Allowed in: Loaded. Errors, all before anything changes: SESSION_UNKNOWN (either), CACHE_MISMATCH (to is not empty, or
+	// from cannot be had at that length), CONTEXT_OVERFLOW (more than to has room for), LIFECYCLE_VIOLATION,
+	// ENGINE_OUT_OF_MEMORY, ENGINE_FAULT.
+	Copy(ctx context.Context, from, to SessionID, length Pos) (CacheState, error)
+
 	// Cancel asks the running step of a session to stop; its result is CANCELLED and its cache is where the step
 	// began. No effect on a session that has no step in the running batch, on other sessions' results, or on later
 	// steps. It returns at once.

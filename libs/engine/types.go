@@ -47,6 +47,7 @@ type LoadRequest struct {
 	CacheType      string     // element of the KV cache: f32, f16 or q8_0
 	FlashAttention bool
 	MemoryMap      bool // map the file and share its pages; false reads the own tensors into memory
+	ShortWindow    bool // layers with a sliding window keep little more than it sees; false: they keep all, and go back to any length
 }
 
 // LoadPhase is what a load is doing.
@@ -117,15 +118,15 @@ type CopyAbility int
 
 // The values.
 const (
-	CopyPrefix CopyAbility = iota + 1 // any length of it
-	CopyWhole                         // the whole of it
+	CopyPrefix CopyAbility = iota + 1 // any length of it; only where Truncate is TruncateAny
+	CopyWhole                         // the whole of it, or a length within its reach
 )
 
 // CacheAbility says what the shard's caches can do.
 type CacheAbility struct {
 	Truncate TruncateAbility
 	Copy     CopyAbility
-	Marks    uint32 // checkpoints a session may hold
+	Marks    uint32 // checkpoints a session may hold, ≥ 1 unless Truncate is TruncateAny
 }
 
 // Span is the lengths From to To, inclusive.

@@ -24,7 +24,7 @@ func Cases() []Case {
 	var all []Case
 	for _, group := range [][]Case{
 		capabilityCases(), healthCases(), promiseCases(), strictCases(), revisionCases(), openCases(), routeCases(), attemptCases(), orderCases(),
-		stepCases(), fenceCases(), decodeCases(), generateCases(), samplingCases(), cancelCases(), flowCases(), roomCases(), limitCases(), secretCases(), timeCases(), cacheCases(),
+		stepCases(), fenceCases(), decodeCases(), generateCases(), samplingCases(), cancelCases(), flowCases(), roomCases(), limitCases(), secretCases(), timeCases(), cacheCases(), markCases(), prefixCases(),
 		endCases(), textCases(), hubCases(), peerCases(), ringCases(), shardCases(), lifecycleCases(), wholePairCases(), lossCases(),
 	} {
 		all = append(all, group...)

@@ -236,9 +236,13 @@ func peerCases() []Case {
 	}
 	cases = append(append(cases, peerCacheCases()...), append(revisionPeerCases(), pairCases()...)...)
 	for i := range cases { // they need a target that dials
+		also := cases[i].Skip
 		cases[i].Skip = either(hops(2), func(t *Target) string {
 			if t.Peer == nil {
 				return "the target has no next hop of ours to dial (--peer)"
+			}
+			if also != nil {
+				return also(t)
 			}
 			return ""
 		})

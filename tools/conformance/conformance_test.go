@@ -223,21 +223,38 @@ func TestOneWorkerConforms(t *testing.T) {
 	}
 }
 
-// An idle bound that a case can wait for, a cache that cannot go back, and one that can only so far.
+// An idle bound that a case can wait for, a cache that returns to marks alone, and one that goes back only so far.
 func TestWorkersOfOtherKindsConform(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []struct {
-		args  []string
-		known map[string]bool
-	}{
-		{[]string{"--idle", "1s", "--ring-advertise", ""}, nil},
-		// Without marks a run on a cache that cannot go back is not undone; the attempt ends.
-		{[]string{"--model", "fake:layers=6,truncate=none"}, map[string]bool{"cancel.undo": true}},
-		{[]string{"--model", "fake:layers=6,truncate=window,window=16"}, nil},
+	for _, args := range [][]string{
+		{"--idle", "1s", "--ring-advertise", ""},
+		{"--model", "fake:layers=6,truncate=none,marks=3"},
+		{"--model", "fake:layers=6,truncate=none,marks=1"},
+		{"--model", "fake:layers=6,truncate=window,window=16,marks=2"},
+		{"--model", "fake:layers=6,copy=whole", "--kept-bytes", "0"},
 	} {
-		t.Run(strings.Join(kind.args, " "), func(t *testing.T) {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()
-			conform(t, route{known: kind.known}, start(t, append([]string{"--model", "fake:layers=6"}, kind.args...)...))
+			conform(t, route{}, start(t, append([]string{"--model", "fake:layers=6"}, args...)...))
+		})
+	}
+}
+
+// Routes whose caches go back in different ways.
+func TestRoutesOfMixedCachesConform(t *testing.T) {
+	t.Parallel()
+	for _, kinds := range [][3]string{
+		{"truncate=none,marks=3", "truncate=none,marks=4", "truncate=none,marks=3"},
+		{"truncate=window,window=8,marks=4", "truncate=any", "truncate=none,marks=2"},
+		{"truncate=any", "truncate=window,window=4,marks=3", "truncate=any"},
+	} {
+		t.Run(strings.Join(kinds[:], " "), func(t *testing.T) {
+			t.Parallel()
+			var addresses []string
+			for i, layers := range []string{"0:2", "2:4", "4:"} {
+				addresses = append(addresses, start(t, "--model", "fake:layers=6,"+kinds[i], "--layers", layers))
+			}
+			conform(t, route{peer: true}, addresses...)
 		})
 	}
 }
@@ -322,7 +339,7 @@ func TestRouteOfThreeConforms(t *testing.T) {
 		t.Errorf("what cannot happen happened: %v", broken)
 	}
 	t.Logf("%d of %d possible pairs of the lifecycle tables were met", len(possible())-len(missing), len(possible()))
-	if n := report.Counts(); n[conformance.Skipped] > 11 { // limits and kinds of workers that other tests have
+	if n := report.Counts(); n[conformance.Skipped] > 12 { // limits and kinds of workers that other tests have
 		t.Errorf("%v", n)
 	}
 }

@@ -118,6 +118,7 @@ func openByHop() *workerpb.Open {
 	o.Route, o.Prefix, o.OnBehalfOf = o.Route[1:], nil, ""
 	o.Budget = duration(10 * time.Second)
 	o.Ring = &workerpb.RingTarget{Address: address(0)}
+	o.CacheDomain = name32("domain of team-a")
 	o.Held = holds()
 	return o
 }

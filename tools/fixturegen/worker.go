@@ -72,7 +72,7 @@ func limits() *workerpb.Limits {
 		MessageBytes: 4 << 20, BatchTokens: 512, StepTokens: 512, MaxLinger: duration(5 * time.Minute), Idle: duration(10 * time.Minute),
 		OpenBudget: duration(5 * time.Second), Drain: duration(time.Minute), PrefillChunk: num(256), Keepalive: duration(10 * time.Second),
 		WorkerOutgoingBytes: 64 * windowBytes, OutputBytes: 4 * windowBytes, MetadataBytes: 16 << 10, PingInterval: duration(5 * time.Second),
-		ConnectionStreams: 1024, Handshake: duration(10 * time.Second), RightsChecked: duration(5 * time.Second),
+		KeptBytes: big(256 << 20), ConnectionStreams: 1024, Handshake: duration(10 * time.Second), RightsChecked: duration(5 * time.Second),
 		Principal: &workerpb.PrincipalLimits{
 			Opening: 64, Sessions: 8, Streams: 256, Requests: 100, RequestBurst: 200, Control: 1000, ControlBurst: 2000,
 		},
@@ -120,6 +120,7 @@ func failed() *workerpb.Health {
 func metrics() *workerpb.GetMetricsResponse {
 	return &workerpb.GetMetricsResponse{
 		Instance: instance(0), Total: usage(), SessionsOpened: 3, Batches: 90, BatchRows: 210, SharedRows: 40, ImpossibleTransitions: 1, BufferedBytes: big(windowBytes), BufferedMost: big(3 * windowBytes),
+		Prefixes: &workerpb.PrefixUse{Kept: 2, Bytes: 1 << 20, Hits: 5, Misses: 1},
 		Errors: []*workerpb.ErrorCount{
 			{Code: uint32(workerpb.ErrorCode_ERROR_CODE_MALFORMED), Count: 1},
 			{Code: uint32(workerpb.ErrorCode_ERROR_CODE_CANCELLED), Count: 4},

@@ -22,14 +22,14 @@ type fleet struct {
 	ends   []func() error
 }
 
-// start starts a worker for each range of layers, in order.
-func start(ctx context.Context, program string, layers ...string) (*fleet, error) {
-	f := &fleet{}
+// start starts the workers of a kind of route, in order.
+func start(ctx context.Context, program string, k kind) (*fleet, error) {
+	f, layers := &fleet{}, k.layers()
 	addresses := make([]string, len(layers))
 	conns := make([]*grpc.ClientConn, len(layers))
 	for i, l := range layers {
 		var err error
-		if addresses[i], err = f.worker(ctx, program, l, conformance.FakeModel(i)); err != nil {
+		if addresses[i], err = f.worker(ctx, program, l, k.model(i)); err != nil {
 			return nil, errors.Join(err, f.close())
 		}
 		if conns[i], err = grpc.NewClient(addresses[i], grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
@@ -41,7 +41,7 @@ func start(ctx context.Context, program string, layers ...string) (*fleet, error
 	if f.target, err = conformance.NewTarget(ctx, addresses, conns); err != nil {
 		return nil, errors.Join(err, f.close())
 	}
-	f.target.Store, f.target.Faults = conformance.FakeModel(0), conformance.FakeFaults(len(layers))
+	f.target.Store, f.target.Faults = k.model(0), conformance.FakeFaults(len(layers))
 	if f.target.Peer, err = conformance.Listen("127.0.0.1:0"); err != nil {
 		return nil, errors.Join(err, f.close())
 	}

@@ -16,11 +16,15 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/tools/workspace"
 )
 
-// Mark is which case caught a fault, on a route of how many hops.
+// Mark is which case caught a fault, on a route of how many hops, whose caches go back to any length or in mixed ways.
 type Mark struct {
-	Case string `json:"case"`
-	Hops int    `json:"hops"`
+	Case  string `json:"case"`
+	Hops  int    `json:"hops"`
+	Mixed bool   `json:"mixed,omitempty"`
 }
+
+// kind is the kind of route that it was caught on.
+func (m Mark) kind() kind { return kind{m.Hops, m.Mixed} }
 
 // ledger is what is known from before: which case caught a fault last, to be tried first, and, where a run over the same
 // sources was broken off, which faults need not be tried again. A ledger without paths keeps nothing.

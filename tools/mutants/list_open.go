@@ -44,7 +44,7 @@ func openMutants() []Mutant {
 		{"open.budget-zero", []string{"VER-2"}, checkOpen, "!within(o.GetBudget(), 1, maxDuration)", "!within(o.GetBudget(), 0, maxDuration)"},
 		{"open.prefix-hash-of-any-length", []string{"VER-2"}, checkOpen, "p.GetLength() == 0 || len(p.GetChainHash()) != 16", "p.GetLength() == 0"},
 		{"open.held-from-a-driver", []string{"OPN-16"}, checkOpen, "h.Shard.Head() && o.GetHeld() != nil", "false"},
-		{"open.ring-from-a-driver", []string{"OPN-16"}, checkOpen, "if o.GetRing() != nil {", "if false {"},
+		{"open.ring-from-a-driver", []string{"OPN-16"}, checkOpen, "case o.GetRing() != nil:", "case false:"},
 		{"open.fingerprint-in-part", []string{"OPN-8"}, checkOpen, "!bytes.Equal(e.GetFingerprint(), h.Fingerprint[:])", "!bytes.Equal(e.GetFingerprint()[:16], h.Fingerprint[:16])"},
 		{"open.end-layer-not-compared", []string{"OPN-8"}, checkOpen, "want != h.Shard.Layers", "want.First != h.Shard.Layers.First"},
 		{"open.boundary-not-compared", []string{"OPN-8"}, checkOpen, "end.asked != nil && !proto.Equal(end.asked, end.own)", "end.asked != nil && end.own == nil"},
@@ -52,7 +52,7 @@ func openMutants() []Mutant {
 		{"open.limit-not-told", []string{"OPN-11"}, checkOpen, "Capacity: proto.Uint32(h.Shard.ContextLimit)", "Length: proto.Uint32(h.Shard.ContextLimit)"},
 		{"open.half-the-room", []string{"OPN-10"}, opening, "Context: c.open.GetContextTokens()}", "Context: (c.open.GetContextTokens() + 1) / 2}"},
 		{"open.room-does-not-grow", []string{"OPN-10", "OPN-5"}, opening, "c.cache.reserved >= c.open.GetContextTokens()", "c.cache.reserved > 0"},
-		{"open.lingering-not-evicted", []string{"OPN-12"}, live, "return s.directory.evictOldest(s)", "return false"},
+		{"open.lingering-not-evicted", []string{"OPN-12"}, live, "s.residence.prefixes.evict() || s.directory.evictOldest(s)", "s.residence.prefixes.evict()"},
 		{"open.newest-evicted", []string{"OPN-12"}, directory, "at.Before(since)", "at.After(since)"},
 		{"open.features-of-this-hop-alone", []string{"VER-6"}, opening, "common(o.Features, b.GetFeatures())", "o.Features"},
 		{"open.revision-not-the-greatest", []string{"VER-4"}, revision, "Max: min(theirs.GetMax(), r.Max)}", "Max: theirs.GetMax()}"},
@@ -91,7 +91,7 @@ func attemptMutants() []Mutant {
 		{"attempt.cancelled-for-superseded", []string{"OPN-5"}, core, "fault.New(workerpb.ErrorCode_ERROR_CODE_SUPERSEDED,", "fault.New(workerpb.ErrorCode_ERROR_CODE_CANCELLED,"},
 		{"attempt.cache-not-adopted", []string{"OPN-5", "LOS-2"}, opening, "c.cache.reserved >= c.open.GetContextTokens()", "false"},
 		{"attempt.lingers-for-ever", []string{"TIM-4"}, ending, "c.lingerDeadline = c.now.Add(c.linger)", "c.lingerDeadline = c.now.Add(time.Hour)"},
-		{"attempt.never-lingers", []string{"CAN-6"}, ending, "func (c *Core) keeps() bool { return ", "func (c *Core) keeps() bool { return false && "},
+		{"attempt.never-lingers", []string{"CAN-6"}, ending, "return c.linger > 0 && c.cache.reserved > 0", "return c.linger > time.Hour && c.cache.reserved > 0"},
 		{"attempt.end-not-carried-out", []string{"CAN-4"}, directory, "return s.gone(key, attempt, event)", "return nil"},
 	}
 }

@@ -17,9 +17,9 @@ func flowMutants() []Mutant {
 		{"flow.credit-twice", []string{"FLO-1"}, flow, "\ts.refunded = true\n", "\ts.refunded = s.id%2 == 0\n"},
 		{"flow.credit-of-failed-steps-lost", []string{"FLO-1"}, unwind, "\ts.frames = nil\n\tc.refund(s)\n", "\ts.frames = nil\n"},
 		{"flow.credit-of-truncations-lost", []string{"FLO-1"}, pump, "\t\t\tc.refund(s)\n\t\t\tc.truncated(s)", "\t\t\tc.truncated(s)"},
-		{"flow.window-never-grows", []string{"FLO-9"}, flow, "if more := min(window.steps, int64(limits.MaxWindowSteps)-window.steps); more > 0 {", "if more := int64(0); more > 0 {"},
+		{"flow.window-never-grows", []string{"FLO-9"}, flow, "if more := min(window.steps, int64(WindowSteps(limits.MaxWindowSteps, c.opened.GetAbility()))-window.steps); more > 0 {", "if more := int64(0); more > 0 {"},
 		{"flow.window-grows-without-use", []string{"FLO-9"}, flow, "\tif s.tightSteps {\n", "\t{\n"},
-		{"flow.window-without-end", []string{"FLO-9"}, flow, "min(window.steps, int64(limits.MaxWindowSteps)-window.steps)", "window.steps"},
+		{"flow.window-without-end", []string{"FLO-9"}, flow, "min(window.steps, int64(WindowSteps(limits.MaxWindowSteps, c.opened.GetAbility()))-window.steps)", "window.steps"},
 		{"flow.buffered-not-counted", []string{"FLO-7"}, flow, "n += uint64(cap(s.data)) + s.frames.held()", "_ = s"},
 		{"flow.buffered-for-ever", []string{"FLO-7"}, apply, "\ts.over = true\n\ts.count(0)\n", "\ts.over = true\n"},
 		{"flow.one-token-beyond-the-room", []string{"FLO-4"}, pump, "if !c.flow.receive.has(1, 0) {", "if !c.flow.receive.has(0, 0) {"},
@@ -89,7 +89,7 @@ func chainMutants() []Mutant {
 		{"chain.unasked-result-taken", []string{"STP-8"}, answer, "\tcase s == nil || !s.passed || s.answer != nil || s.refused != nil:", "\tcase s == nil:\n\t\treturn\n\tcase !s.passed || s.answer != nil || s.refused != nil:"},
 		{"chain.steps-of-the-strongest", []string{"OPN-15"}, opening, "min(o.MaxStepTokens, b.GetMaxStepTokens())", "max(o.MaxStepTokens, b.GetMaxStepTokens())"},
 		{"chain.frames-of-the-strongest", []string{"OPN-15"}, opening, "min(o.FrameBytes, b.GetFrameBytes())", "o.FrameBytes"},
-		{"chain.ability-of-the-strongest", []string{"OPN-15"}, opening, "max(a.GetTruncate(), b.GetTruncate())", "min(a.GetTruncate(), b.GetTruncate())"},
+		{"chain.ability-of-the-strongest", []string{"OPN-15"}, marks, "max(a.GetTruncate(), b.GetTruncate())", "min(a.GetTruncate(), b.GetTruncate())"},
 		{"chain.linger-of-the-longest", []string{"OPN-15"}, opening, "if b.GetLinger().AsDuration() < c.linger {", "if b.GetLinger().AsDuration() > c.linger {"},
 	}
 }

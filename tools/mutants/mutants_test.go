@@ -86,7 +86,7 @@ func TestFaultsAreCaught(t *testing.T) {
 func TestAnEscapeIsAFailure(t *testing.T) {
 	t.Parallel()
 	var told bytes.Buffer
-	err := table(&told, []Verdict{{Mutant: Mutant{Name: "a"}, Mark: Mark{"x.y", 3}}, {Mutant: Mutant{Name: "b"}}})
+	err := table(&told, []Verdict{{Mutant: Mutant{Name: "a"}, Mark: Mark{Case: "x.y", Hops: 3}}, {Mutant: Mutant{Name: "b"}}})
 	if err == nil || !strings.Contains(err.Error(), "no case catches b") {
 		t.Errorf("%v", err)
 	}
@@ -109,17 +109,17 @@ func TestARunIsGoneOnWith(t *testing.T) {
 	}
 	l := openIt()
 	all := []Mutant{{Name: "a"}, {Name: "b"}}
-	for _, v := range []Verdict{{Mutant: all[0], Mark: Mark{"x.y", 3}}, {Mutant: all[1]}, {Mutant: Mutant{Name: "gone"}, Mark: Mark{"z", 1}}} {
+	for _, v := range []Verdict{{Mutant: all[0], Mark: Mark{Case: "x.y", Hops: 3}}, {Mutant: all[1]}, {Mutant: Mutant{Name: "gone"}, Mark: Mark{Case: "z", Hops: 1}}} {
 		if err := l.note(v); err != nil {
 			t.Fatal(err)
 		}
 	}
 	l = openIt()
-	if v, ok := l.verdict(all[0]); !ok || v.Mark != (Mark{"x.y", 3}) || v.Mutant.Name != "a" {
+	if v, ok := l.verdict(all[0]); !ok || v.Mark != (Mark{Case: "x.y", Hops: 3}) || v.Mutant.Name != "a" {
 		t.Errorf("a is %+v, %v", v, ok)
 	}
 	l.sources = "others"
-	if err := l.note(Verdict{Mutant: all[0], Mark: Mark{"x.y", 3}}); err != nil {
+	if err := l.note(Verdict{Mutant: all[0], Mark: Mark{Case: "x.y", Hops: 3}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := openIt().verdict(all[0]); ok {
@@ -129,7 +129,7 @@ func TestARunIsGoneOnWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	l = openIt()
-	if _, ok := l.verdict(all[0]); ok || l.hint("a") != (Mark{"x.y", 3}) || l.hint("b") != (Mark{}) || l.hint("gone") != (Mark{}) {
+	if _, ok := l.verdict(all[0]); ok || l.hint("a") != (Mark{Case: "x.y", Hops: 3}) || l.hint("b") != (Mark{}) || l.hint("gone") != (Mark{}) {
 		t.Errorf("after the end: %+v, %+v", l.known, l.done)
 	}
 }

@@ -7,6 +7,7 @@ package cachehash
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 )
 
 // Size is the length of a Hash in bytes.
@@ -53,6 +54,11 @@ func (c *Chain) Truncate(length uint32) {
 	if length < c.Len() {
 		c.at = c.at[:length+1]
 	}
+}
+
+// Clone is a chain of its own of the first length tokens, or of all when there are fewer.
+func (c *Chain) Clone(length uint32) *Chain {
+	return &Chain{at: slices.Clone(c.at[:min(length, c.Len())+1])}
 }
 
 // At is the hash at length tokens; ok is false beyond the end.

@@ -83,6 +83,24 @@ func (s *served) Truncate(c wire.Call, r *wire.Reply) (err error) {
 	return s.answer(r, err)
 }
 
+// Mark keeps a checkpoint.
+func (s *served) Mark(c wire.Call, r *wire.Reply) (err error) {
+	r.Cache, err = s.engine.Mark(s.life, c.Session)
+	return s.answer(r, err)
+}
+
+// Unmark drops a checkpoint.
+func (s *served) Unmark(c wire.Call, r *wire.Reply) (err error) {
+	r.Cache, err = s.engine.Unmark(s.life, c.Session, c.Length)
+	return s.answer(r, err)
+}
+
+// Copy fills an empty cache.
+func (s *served) Copy(c wire.Call, r *wire.Reply) (err error) {
+	r.Cache, err = s.engine.Copy(s.life, c.From, c.Session, c.Length)
+	return s.answer(r, err)
+}
+
 // Release frees a session's cache.
 func (s *served) Release(c wire.Call, r *wire.Reply) error {
 	return s.answer(r, s.engine.Release(s.life, c.Session))

@@ -158,6 +158,24 @@ func (e *Engine) Truncate(_ context.Context, session engine.SessionID, length en
 	return reply.Cache, err
 }
 
+// Mark keeps a checkpoint.
+func (e *Engine) Mark(_ context.Context, session engine.SessionID) (engine.CacheState, error) {
+	reply, err := e.quick("Mark", wire.Call{Session: session})
+	return reply.Cache, err
+}
+
+// Unmark drops a checkpoint.
+func (e *Engine) Unmark(_ context.Context, session engine.SessionID, length engine.Pos) (engine.CacheState, error) {
+	reply, err := e.quick("Unmark", wire.Call{Session: session, Length: length})
+	return reply.Cache, err
+}
+
+// Copy fills an empty cache.
+func (e *Engine) Copy(_ context.Context, from, to engine.SessionID, length engine.Pos) (engine.CacheState, error) {
+	reply, err := e.quick("Copy", wire.Call{From: from, Session: to, Length: length})
+	return reply.Cache, err
+}
+
 // Release frees a cache.
 func (e *Engine) Release(_ context.Context, session engine.SessionID) error {
 	e.mu.Lock()

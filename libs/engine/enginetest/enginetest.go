@@ -33,6 +33,8 @@ const (
 	Parity     Category = "parity"     // a chain of shards gives the bits of the whole model, for every cut
 	Isolation  Category = "isolation"  // sessions do not touch each other
 	GoingBack  Category = "going_back" // Truncate
+	Marking    Category = "marking"    // Mark and Unmark
+	Copying    Category = "copying"    // Copy
 	Cancelling Category = "cancelling" // Cancel and the end of contexts
 	Sampling   Category = "sampling"   // the choice of a token
 	Text       Category = "text"       // TextEngine
@@ -115,6 +117,8 @@ func Run(t *testing.T, target Target) {
 		{Parity, s.parityCases()},
 		{Isolation, s.isolationCases()},
 		{GoingBack, s.truncateCases()},
+		{Marking, s.markCases()},
+		{Copying, s.copyCases()},
 		{Cancelling, s.cancelCases()},
 		{Sampling, s.samplingCases()},
 		{Text, s.textCases()},

@@ -18,6 +18,9 @@ func (sh *shard) calls(ctx context.Context) map[string]func() error {
 			return err
 		},
 		"truncate": func() error { _, err := sh.Truncate(ctx, session, 0); return err },
+		"mark":     func() error { _, err := sh.Mark(ctx, session); return err },
+		"unmark":   func() error { _, err := sh.Unmark(ctx, session, 0); return err },
+		"copy":     func() error { _, err := sh.Copy(ctx, session, sessionID(2), 0); return err },
 		"health":   func() error { _, err := sh.Health(ctx, false); return err },
 		"probe":    func() error { _, err := sh.Health(ctx, true); return err },
 		"tokenize": func() error { _, err := sh.text.Tokenize(ctx, "a", true, false); return err },

@@ -10,10 +10,13 @@ import (
 type cache struct {
 	reserved uint32
 	tokens   []engine.TokenID
-	states   []uint64     // len(tokens) × depth
-	kept     engine.Pos   // with TruncateWindow: the first position that the window still holds
-	marks    []engine.Pos // ascending starts of the last steps, at most Options.Marks
+	states   []uint64   // len(tokens) × depth
+	kept     engine.Pos // with TruncateWindow: the first position that the window still holds
+	marks    []mark     // ascending, at most Options.Marks
 }
+
+// mark is a checkpoint: what the window held at a length.
+type mark struct{ at, kept engine.Pos }
 
 func (c *cache) length() engine.Pos { return engine.Pos(len(c.tokens)) }
 
@@ -27,7 +30,6 @@ func (c *cache) last(depth int) []uint64 {
 
 // apply takes over what a step computed.
 func (c *cache) apply(options Options, tokens []engine.TokenID, states []uint64) {
-	c.mark(options.Marks, c.length())
 	c.tokens = append(c.tokens, tokens...)
 	c.states = append(c.states, states...)
 	// Like a real sliding-window cache it keeps a little more than it sees.
@@ -36,22 +38,50 @@ func (c *cache) apply(options Options, tokens []engine.TokenID, states []uint64)
 	}
 }
 
-func (c *cache) mark(limit uint32, at engine.Pos) {
-	if limit == 0 || slices.Contains(c.marks, at) {
-		return
+// markHere keeps a checkpoint; false means that limit are kept already.
+func (c *cache) markHere(limit uint32) bool {
+	at := c.length()
+	if at == 0 || c.marked(at) != nil {
+		return true
 	}
-	c.marks = append(c.marks, at)
-	if len(c.marks) > int(limit) {
-		c.marks = slices.Delete(c.marks, 0, 1)
+	if len(c.marks) >= int(limit) {
+		return false
 	}
+	c.marks = append(c.marks, mark{at: at, kept: c.kept})
+	return true
+}
+
+// marked is the checkpoint at a length, or nil.
+func (c *cache) marked(at engine.Pos) *mark {
+	for i := range c.marks {
+		if c.marks[i].at == at {
+			return &c.marks[i]
+		}
+	}
+	return nil
+}
+
+func (c *cache) unmark(at engine.Pos) {
+	c.marks = slices.DeleteFunc(c.marks, func(m mark) bool { return m.at == at })
+}
+
+// first is a cache of the first length tokens of c.
+func (c *cache) first(depth int, length engine.Pos, reserved uint32) *cache {
+	copied := &cache{
+		reserved: reserved, tokens: slices.Clone(c.tokens), states: slices.Clone(c.states), kept: c.kept, marks: slices.Clone(c.marks),
+	}
+	if length < copied.length() {
+		copied.truncate(depth, length)
+	}
+	return copied
 }
 
 // state is what the cache is and where it can go back to.
 func (c *cache) state(options Options) engine.CacheState {
 	length := c.length()
 	spans := []engine.Span{{From: 0, To: 0}}
-	for _, mark := range c.marks {
-		spans = append(spans, engine.Span{From: mark, To: mark})
+	for _, m := range c.marks {
+		spans = append(spans, engine.Span{From: m.at, To: m.at})
 	}
 	from := length
 	switch {
@@ -78,11 +108,14 @@ func union(spans []engine.Span) []engine.Span {
 	return joined
 }
 
-// truncate goes back to length, which state's reach holds.
+// truncate goes back to length, which state's reach holds: to a checkpoint where there is one.
 func (c *cache) truncate(depth int, length engine.Pos) {
 	c.tokens = c.tokens[:length]
 	c.states = c.states[:int(length)*depth]
-	c.marks = slices.DeleteFunc(c.marks, func(mark engine.Pos) bool { return mark > length })
+	if m := c.marked(length); m != nil {
+		c.kept = m.kept
+	}
+	c.marks = slices.DeleteFunc(c.marks, func(m mark) bool { return m.at > length })
 	if length == 0 {
 		c.kept = 0
 	}

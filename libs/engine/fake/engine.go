@@ -203,6 +203,72 @@ func (e *fakeEngine) Truncate(ctx context.Context, session engine.SessionID, len
 	return c.state(e.options), nil
 }
 
+// Mark keeps a checkpoint.
+func (e *fakeEngine) Mark(ctx context.Context, session engine.SessionID) (engine.CacheState, error) {
+	return e.change(ctx, session, func(c *cache) error {
+		if !c.markHere(e.options.Marks) {
+			return engine.Errorf(engine.NoCapacity, "session %s holds all %d marks that it may; unmark one", session, e.options.Marks)
+		}
+		return nil
+	})
+}
+
+// Unmark drops a checkpoint.
+func (e *fakeEngine) Unmark(ctx context.Context, session engine.SessionID, length engine.Pos) (engine.CacheState, error) {
+	return e.change(ctx, session, func(c *cache) error {
+		c.unmark(length)
+		return nil
+	})
+}
+
+// change does something to the cache of one session.
+func (e *fakeEngine) change(ctx context.Context, session engine.SessionID, do func(*cache) error) (engine.CacheState, error) {
+	if err := e.enter(ctx); err != nil {
+		return engine.CacheState{}, err
+	}
+	defer e.leave()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c, open := e.sessions[session]
+	if !open {
+		return engine.CacheState{}, unknown(session)
+	}
+	err := do(c)
+	return c.state(e.options), err
+}
+
+// Copy fills an empty cache.
+func (e *fakeEngine) Copy(ctx context.Context, from, to engine.SessionID, length engine.Pos) (engine.CacheState, error) {
+	if err := e.enter(ctx); err != nil {
+		return engine.CacheState{}, err
+	}
+	defer e.leave()
+	if err := e.endure(ctx, OpCopy); err != nil {
+		return engine.CacheState{}, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	source, open := e.sessions[from]
+	if !open {
+		return engine.CacheState{}, unknown(from)
+	}
+	target, open := e.sessions[to]
+	if !open {
+		return engine.CacheState{}, unknown(to)
+	}
+	state := source.state(e.options)
+	switch {
+	case target.length() > 0:
+		return target.state(e.options), engine.Errorf(engine.CacheMismatch, "session %s holds %d tokens; only an empty one takes a copy", to, target.length())
+	case length > state.Length, e.options.Copy != engine.CopyPrefix && !reaches(state.Reach, length):
+		return target.state(e.options), engine.Errorf(engine.CacheMismatch, "session %s of %d tokens cannot be copied at %d; it reaches %v", from, state.Length, length, state.Reach)
+	case uint64(length) > uint64(target.reserved):
+		return target.state(e.options), engine.Errorf(engine.ContextOverflow, "session %s has room for %d tokens; %d do not fit", to, target.reserved, length)
+	}
+	e.sessions[to] = source.first(e.model.depth(), length, target.reserved)
+	return e.sessions[to].state(e.options), nil
+}
+
 func unknown(session engine.SessionID) error {
 	return engine.Errorf(engine.SessionUnknown, "session %s is not open; open it and prefill again", session)
 }
@@ -306,7 +372,7 @@ func (e *fakeEngine) info() engine.ShardInfo {
 	info := engine.ShardInfo{
 		Architecture: e.options.Architecture, Layers: e.model.layers, NLayer: e.options.NLayer, Vocab: e.options.Vocab,
 		ContextLimit: e.request.ContextLimit, TrainContext: e.options.TrainContext,
-		Cache: engine.CacheAbility{Truncate: e.options.Truncate, Copy: engine.CopyPrefix, Marks: e.options.Marks},
+		Cache: engine.CacheAbility{Truncate: e.options.Truncate, Copy: e.options.Copy, Marks: e.options.Marks},
 		Numerics: engine.Numerics{
 			Backend: Scheme, InstructionSet: runtime.GOARCH, Threads: e.request.Threads, FlashAttention: e.request.FlashAttention,
 			CacheType: e.request.CacheType, MicroBatch: e.request.MicroBatch, Deterministic: true,

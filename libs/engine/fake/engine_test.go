@@ -37,12 +37,14 @@ func target(t *testing.T, o fake.Options) enginetest.Target {
 
 func TestEngine(t *testing.T) {
 	window := fake.Default()
-	window.Truncate, window.Window = engine.TruncateWindow, 4
+	window.Truncate, window.Copy, window.Window, window.Marks = engine.TruncateWindow, engine.CopyWhole, 4, 2
 	none := fake.Default()
-	none.Truncate, none.Marks = engine.TruncateNone, 3
+	none.Truncate, none.Copy, none.Marks = engine.TruncateNone, engine.CopyWhole, 3
+	whole := fake.Default()
+	whole.Copy, whole.Marks = engine.CopyWhole, 1
 	wide := fake.Default()
 	wide.Seed, wide.NLayer, wide.Vocab, wide.Width = 9, 3, 400, 33
-	for name, o := range map[string]fake.Options{"any": fake.Default(), "window": window, "none": none, "wide": wide} {
+	for name, o := range map[string]fake.Options{"any": fake.Default(), "window": window, "none": none, "whole": whole, "wide": wide} {
 		t.Run(name, func(t *testing.T) { enginetest.Run(t, target(t, o)) })
 	}
 }

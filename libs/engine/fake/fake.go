@@ -34,7 +34,8 @@ type Options struct {
 	TrainContext uint32                 // tokens; 0: the header does not say
 	Truncate     engine.TruncateAbility // how caches go back
 	Window       uint32                 // tokens that a sliding window sees; with TruncateWindow, else 0
-	Marks        uint32                 // checkpoints a session holds; each is the start of one of its last steps
+	Copy         engine.CopyAbility     // what of a cache can be copied; any length only where it goes back to any
+	Marks        uint32                 // checkpoints that a session may hold, 1 or more unless it goes back to any length
 	EndAt        engine.Pos             // cache length from which the model ends its answer; 0: never
 	ChatTemplate bool                   // what TextEngine.HasChatTemplate says
 	Script       Script                 // faults; none when empty
@@ -44,7 +45,7 @@ type Options struct {
 func Default() Options {
 	return Options{
 		Architecture: Scheme, Seed: 1, NLayer: 4, Vocab: MinVocab, Width: 8, TrainContext: 4096,
-		Truncate: engine.TruncateAny,
+		Truncate: engine.TruncateAny, Copy: engine.CopyPrefix,
 	}
 }
 
@@ -62,6 +63,9 @@ func (o Options) Validate() error {
 	check(o.Width >= minWidth && o.Width <= 1<<16, "width is %d; it must be %d to 65536", o.Width, minWidth)
 	check(o.Truncate >= engine.TruncateAny && o.Truncate <= engine.TruncateNone, "truncate is %d; it must be any, window or none", o.Truncate)
 	check((o.Truncate == engine.TruncateWindow) == (o.Window > 0), "window is %d; it belongs to truncate=window and must be 1 or more there", o.Window)
+	check(o.Truncate == engine.TruncateAny || o.Marks > 0, "marks is 0; a cache that does not go back to any length needs 1 or more")
+	check(o.Copy == engine.CopyWhole || o.Copy == engine.CopyPrefix && o.Truncate == engine.TruncateAny,
+		"copy is %d; it must be whole, or prefix with truncate=any", o.Copy)
 	return errors.Join(faults...)
 }
 
@@ -72,10 +76,11 @@ func (o Options) Fingerprint() [32]byte {
 }
 
 // Parse reads a model name: `fake`, or `fake:` and options apart by commas. The options are architecture, seed, layers,
-// vocab, width, train, truncate (any, window or none), window, marks, end, chat (true or false) and script (last of all,
+// vocab, width, train, truncate (any, window or none), copy (prefix or whole; by truncate if not named), window, marks, end, chat (true or false) and script (last of all,
 // for it may hold commas). What is not named is as in Default.
 func Parse(name string) (Options, error) {
 	o := Default()
+	o.Copy = 0
 	rest, ok := strings.CutPrefix(name, Scheme)
 	if !ok || rest != "" && rest[0] != ':' {
 		return Options{}, fmt.Errorf("%q is no fake model; write fake, or fake:layers=6,seed=7", name)
@@ -91,6 +96,12 @@ func Parse(name string) (Options, error) {
 		key, value, _ := strings.Cut(field, "=")
 		if err := o.set(key, value); err != nil {
 			return Options{}, fmt.Errorf("fake model %q: %w", name, err)
+		}
+	}
+	if o.Copy == 0 {
+		o.Copy = engine.CopyWhole
+		if o.Truncate == engine.TruncateAny {
+			o.Copy = engine.CopyPrefix
 		}
 	}
 	if err := o.Validate(); err != nil {
@@ -119,6 +130,11 @@ func (o *Options) set(key, value string) error {
 			"any": engine.TruncateAny, "window": engine.TruncateWindow, "none": engine.TruncateNone,
 		}
 		o.Truncate = abilities[value]
+	case "copy":
+		o.Copy = map[string]engine.CopyAbility{"prefix": engine.CopyPrefix, "whole": engine.CopyWhole}[value]
+		if o.Copy == 0 {
+			err = errors.New("it must be prefix or whole")
+		}
 	default:
 		target, known := numbers[key]
 		if !known {

@@ -72,6 +72,7 @@ func TestParse(t *testing.T) {
 	}
 	want := fake.Default()
 	want.NLayer, want.Seed, want.Width, want.Vocab, want.Truncate, want.Window = 6, 7, 16, 300, engine.TruncateWindow, 4
+	want.Copy = engine.CopyWhole
 	want.Marks, want.EndAt, want.ChatTemplate = 2, 40, true
 	want.Script = fake.Script{
 		{Op: fake.OpStep, From: 2, Action: fake.ActionSlow, Delay: 5e6},
@@ -85,7 +86,8 @@ func TestParse(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"", "model.gguf", "fakes", "fake:depth=3", "fake:layers=x", "fake:layers=0", "fake:width=3", "fake:truncate=maybe",
-		"fake:window=4", "fake:script=step", "fake:script=walk slow 5ms", "fake:script=step slow", "fake:script=step 0 stuck",
+		"fake:window=4", "fake:truncate=none", "fake:truncate=none,marks=2,copy=prefix", "fake:copy=half",
+		"fake:script=step", "fake:script=walk slow 5ms", "fake:script=step slow", "fake:script=step 0 stuck",
 		"fake:script=load nan", "fake:script=step jump", "fake:script=step with lost", "fake:script=step with 5,x lost", "fake:script=load with 5 lost",
 	} {
 		if o, err := fake.Parse(bad); err == nil {

@@ -20,6 +20,7 @@ const (
 	OpOpen     Op = "open"
 	OpStep     Op = "step"
 	OpTruncate Op = "truncate"
+	OpCopy     Op = "copy"
 	OpProbe    Op = "probe" // deep health
 )
 
@@ -77,8 +78,8 @@ func ParseScript(text string) (Script, error) {
 
 func parseRule(words []string) (Rule, error) {
 	rule := Rule{Op: Op(words[0]), From: 1}
-	if !slices.Contains([]Op{OpLoad, OpOpen, OpStep, OpTruncate, OpProbe}, rule.Op) {
-		return Rule{}, fmt.Errorf("there is no operation %q; write load, open, step, truncate or probe", words[0])
+	if !slices.Contains([]Op{OpLoad, OpOpen, OpStep, OpTruncate, OpCopy, OpProbe}, rule.Op) {
+		return Rule{}, fmt.Errorf("there is no operation %q; write load, open, step, truncate, copy or probe", words[0])
 	}
 	words, err := rule.which(words[1:])
 	if err != nil {

@@ -182,6 +182,9 @@ func (e *shardEngine) describe(model *gguf.Model) engine.ShardInfo {
 		},
 		Memory: n.memory,
 	}
+	if n.window > 0 {
+		info.Cache = engine.CacheAbility{Truncate: engine.TruncateWindow, Copy: engine.CopyWhole, Marks: maxMarks}
+	}
 	if n.boundaryIn > 0 {
 		info.BoundaryIn = &engine.BoundaryLayout{Width: n.boundaryIn, Name: "hidden"}
 	}

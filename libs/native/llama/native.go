@@ -45,6 +45,7 @@ type nativeInfo struct {
 	nLayer, vocab           uint32
 	boundaryIn, boundaryOut uint32
 	chatTemplate            bool
+	window                  uint32 // 0: slots go back to any length
 	memory                  engine.Memory
 }
 
@@ -115,6 +116,7 @@ func loadNative(paths []string, req engine.LoadRequest, slots uint32, progress l
 		slot_tokens: C.uint32_t(req.ContextLimit), slots: C.uint32_t(slots),
 		batch_rows: C.uint32_t(req.BatchTokens), micro_rows: C.uint32_t(req.MicroBatch), threads: C.uint32_t(req.Threads),
 		cache_type: cacheTypes[req.CacheType], flash_attention: flag(req.FlashAttention), memory_map: flag(req.MemoryMap),
+		short_window: flag(req.ShortWindow),
 	}
 	user := cgo.NewHandle(progress)
 	defer user.Delete()
@@ -136,8 +138,8 @@ func (n *native) readInfo() {
 		layers:       engine.LayerRange{First: uint32(info.layer_first), End: uint32(info.layer_end)},
 		nLayer:       uint32(info.n_layer), vocab: uint32(info.vocab),
 		boundaryIn: uint32(info.boundary_in), boundaryOut: uint32(info.boundary_out),
-		chatTemplate: info.has_chat_template != 0,
-		memory:       engine.Memory{Weights: uint64(info.weights), Cache: uint64(info.cache), Compute: uint64(info.compute)},
+		chatTemplate: info.has_chat_template != 0, window: uint32(info.window),
+		memory: engine.Memory{Weights: uint64(info.weights), Cache: uint64(info.cache), Compute: uint64(info.compute)},
 	}
 }
 
@@ -195,6 +197,35 @@ func (n *native) logits(row int, out unsafe.Pointer) error {
 
 func (n *native) truncate(slot uint32, length engine.Pos) error {
 	return failed(C.dgr_truncate(n.ptr, C.uint32_t(slot), C.uint32_t(length), chars(n.message[:]), C.size_t(len(n.message))), n.message[:])
+}
+
+// reach is the least length but 0 to which a slot goes back by itself.
+func (n *native) reach(slot uint32) (engine.Pos, error) {
+	var least C.uint32_t
+	err := failed(C.dgr_reach(n.ptr, C.uint32_t(slot), &least, chars(n.message[:]), C.size_t(len(n.message))), n.message[:])
+	return engine.Pos(least), err
+}
+
+// mark is a copy of the state of a slot that cannot be cut.
+func (n *native) mark(slot uint32) ([]byte, error) {
+	var size C.size_t
+	if err := failed(C.dgr_mark_size(n.ptr, C.uint32_t(slot), &size, chars(n.message[:]), C.size_t(len(n.message))), n.message[:]); err != nil {
+		return nil, err
+	}
+	data := make([]byte, size)
+	code := C.dgr_mark_take(n.ptr, C.uint32_t(slot), unsafe.Pointer(unsafe.SliceData(data)), size, chars(n.message[:]), C.size_t(len(n.message)))
+	return data, failed(code, n.message[:])
+}
+
+// returnTo makes a slot what it was when a mark was taken at length.
+func (n *native) returnTo(slot uint32, length engine.Pos, mark []byte) error {
+	return failed(C.dgr_mark_return(n.ptr, C.uint32_t(slot), C.uint32_t(length), unsafe.Pointer(unsafe.SliceData(mark)), C.size_t(len(mark)),
+		chars(n.message[:]), C.size_t(len(n.message))), n.message[:])
+}
+
+// copy makes an empty slot what another one is.
+func (n *native) copy(from, to uint32) error {
+	return failed(C.dgr_copy(n.ptr, C.uint32_t(from), C.uint32_t(to), chars(n.message[:]), C.size_t(len(n.message))), n.message[:])
 }
 
 func (n *native) clear() error {

@@ -13,14 +13,33 @@ type session struct {
 	slot     uint32
 	reserved uint32 // tokens
 	tokens   []engine.TokenID
-	poisoned bool // a NUMERIC_FAULT may have left NaN in the slot's memory
+	least    engine.Pos // the cache goes back to lengths from here on, and to 0
+	marks    []mark     // ascending
+	poisoned bool       // a NUMERIC_FAULT may have left NaN in the slot's memory
 }
 
 func (s *session) length() engine.Pos { return engine.Pos(len(s.tokens)) }
 
-// state is what the cache is: any length up to the present one can be gone back to.
+// state is what the cache is.
 func (s *session) state() engine.CacheState {
-	return engine.CacheState{Length: s.length(), Reach: []engine.Span{{From: 0, To: s.length()}}}
+	length := s.length()
+	state := engine.CacheState{Length: length, Reach: []engine.Span{{From: 0, To: 0}}}
+	add := func(from, to engine.Pos) {
+		if last := &state.Reach[len(state.Reach)-1]; from <= last.To+1 {
+			last.To = max(last.To, to)
+		} else {
+			state.Reach = append(state.Reach, engine.Span{From: from, To: to})
+		}
+	}
+	for _, m := range s.marks {
+		if m.at < s.least {
+			add(m.at, m.at)
+		}
+	}
+	if length > 0 {
+		add(max(s.least, 1), length)
+	}
+	return state
 }
 
 // slots hands out slots, the lowest free one first: llama.cpp is fastest with slots without gaps.
@@ -78,13 +97,16 @@ func (e *shardEngine) Truncate(ctx context.Context, id engine.SessionID, length 
 	if !open {
 		return engine.CacheState{}, unknown(id)
 	}
+	state := s.state()
 	if length >= s.length() {
-		return s.state(), nil
+		return state, nil
 	}
-	if err := e.native.truncate(s.slot, length); err != nil {
+	if !reaches(state.Reach, length) {
+		return state, engine.Errorf(engine.CacheMismatch, "session %s cannot go back from %d to %d tokens; it reaches %v", id, state.Length, length, state.Reach)
+	}
+	if err := e.goBack(s, length); err != nil {
 		return engine.CacheState{}, e.lose(err)
 	}
-	s.tokens = s.tokens[:length]
 	return s.state(), nil
 }
 

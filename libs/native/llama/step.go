@@ -33,7 +33,8 @@ func (s *scratch) boundary(n int) []float32 {
 type planned struct {
 	index   int // in the batch and the results
 	session *session
-	row     int // its first in the native batch
+	row     int    // its first in the native batch
+	before  []byte // its session's state, where a window may lose what taking the step back needs
 }
 
 // Step evaluates a batch.
@@ -119,6 +120,9 @@ func (e *shardEngine) plan(batch []engine.Step, results []engine.StepResult) {
 // run takes the planned steps through native code and fills their results. An error is the loss of the engine.
 func (e *shardEngine) run(ctx context.Context, batch []engine.Step, results []engine.StepResult) error {
 	w := &e.scratch
+	if err := e.remember(); err != nil {
+		return e.lose(err)
+	}
 	tokens, boundary := e.gather(batch)
 	generation := e.begin(w.ids)
 	stop := func() bool { return true }
@@ -154,6 +158,16 @@ func (e *shardEngine) run(ctx context.Context, batch []engine.Step, results []en
 		}
 	}
 	return nil
+}
+
+// remember keeps the state before each planned step that could not be taken back otherwise.
+func (e *shardEngine) remember() (err error) {
+	for i := range e.scratch.plan {
+		if p := &e.scratch.plan[i]; e.native.info.window > 0 && p.session.length() > 0 && err == nil {
+			p.before, err = e.native.mark(p.session.slot)
+		}
+	}
+	return err
 }
 
 // gather lays the planned steps' tokens and boundaries one after the other. A single step's are taken as they lie.
@@ -208,10 +222,27 @@ func (e *shardEngine) conclude(p planned, step *engine.Step, result *engine.Step
 			result.Err = err
 		}
 	}
-	if result.Err == nil || failed != nil || numeric {
-		return nil // stands, or undone by the shim
+	if result.Err != nil && failed == nil && !numeric { // not undone by the shim
+		return e.undo(p, step)
 	}
-	if err := e.native.truncate(p.session.slot, step.Start); err != nil {
+	if err := e.measure(p.session); err != nil {
+		return e.lose(err)
+	}
+	return nil
+}
+
+// undo takes back a step that native code has done. An error is the loss of the engine.
+func (e *shardEngine) undo(p planned, step *engine.Step) error {
+	err := e.measure(p.session)
+	if err == nil && p.before != nil {
+		err = e.native.returnTo(p.session.slot, step.Start, p.before)
+	} else if err == nil {
+		err = e.native.truncate(p.session.slot, step.Start)
+	}
+	if err == nil {
+		err = e.measure(p.session)
+	}
+	if err != nil {
 		return e.lose(err)
 	}
 	return nil

@@ -36,6 +36,15 @@ func target(t *testing.T, arch string, good, lost engine.Factory) enginetest.Tar
 	}
 }
 
+// A window that keeps little more than it sees: it goes back within it, and to marks.
+func TestSuiteOfShortWindows(t *testing.T) {
+	endOfAnswer := engine.TokenID(2)
+	path := writeModel(t, spec(t, "gemma3"))
+	r := request(path)
+	r.ShortWindow, r.ContextLimit = true, 1024
+	enginetest.Run(t, enginetest.Target{Factory: New, Request: r, EndOfGeneration: &endOfAnswer, Lost: lost, Tolerance: 2e-3})
+}
+
 // lost makes engines of which the first step fails in a way that nothing can be saved from: the slot that a session is
 // given does not exist.
 func lost() (engine.ShardEngine, engine.TextEngine, error) {

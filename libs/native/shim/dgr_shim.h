@@ -27,7 +27,7 @@ extern "C" {
 #define DGR_STATIC_ASSERT(condition, text) _Static_assert(condition, text)
 #endif
 
-#define DGR_SHIM_VERSION 1
+#define DGR_SHIM_VERSION 2
 
 typedef enum dgr_code {
     DGR_OK                       = 0,
@@ -76,8 +76,9 @@ typedef struct dgr_load_params {
     uint32_t cache_type;      // dgr_cache_type
     uint32_t flash_attention; // 0 or 1
     uint32_t memory_map;      // 1: map the file; 0: read the own tensors
+    uint32_t short_window;    // 1: layers with a sliding window keep little more than it sees; 0: they keep all
 } dgr_load_params;
-DGR_STATIC_ASSERT(sizeof(dgr_load_params) == 40, "dgr_load_params");
+DGR_STATIC_ASSERT(sizeof(dgr_load_params) == 44, "dgr_load_params");
 
 typedef struct dgr_info {
     char     architecture[64]; // as in general.architecture
@@ -90,7 +91,7 @@ typedef struct dgr_info {
     uint32_t train_context; // tokens; 0: the header does not say
     uint32_t slot_tokens;   // tokens that a slot holds, after padding
     uint32_t has_chat_template; // 0 or 1
-    uint32_t reserved;          // 0
+    uint32_t window;            // tokens that a sliding window sees, where layers keep little more; 0: slots go back to any length
     uint64_t weights; // bytes of the own tensors
     uint64_t cache;   // bytes of the caches of all slots
     uint64_t compute; // bytes of the scratch buffers
@@ -179,9 +180,30 @@ dgr_code dgr_boundary(dgr_engine * engine, uint32_t row, uint32_t rows, void * o
 dgr_code dgr_logits(dgr_engine * engine, uint32_t row, void * out, char * message, size_t message_size);
 
 // dgr_truncate makes a slot length tokens long and checks that it is; at or above its present length it does nothing.
-// Length 0 empties it. Every length can be gone back to, to the bit: dgr_load refuses architectures whose caches cannot.
-// The owner. DGR_MALFORMED (no such slot), DGR_FAULT (the cache did not go back).
+// Length 0 empties it. Where info.window is 0 every length can be gone back to, to the bit: dgr_load refuses architectures
+// whose caches cannot. Else it goes back as far as dgr_reach says. The owner.
+// DGR_MALFORMED (no such slot, or too far: nothing happened), DGR_FAULT (the cache did not go back).
 dgr_code dgr_truncate(dgr_engine * engine, uint32_t slot, uint32_t length, char * message, size_t message_size);
+
+// dgr_reach stores in *least the least length but 0 to which dgr_truncate takes the slot; its present length where it goes
+// back to none; 0 when it is empty. The owner. DGR_MALFORMED (no such slot), DGR_FAULT.
+dgr_code dgr_reach(dgr_engine * engine, uint32_t slot, uint32_t * least, char * message, size_t message_size);
+
+// A mark is a copy of the state of a slot that cannot be cut, as the rows that a window holds; where info.window is 0 there
+// are none. It belongs to the slot, to its present length and to this engine.
+//
+// dgr_mark_size stores the bytes of a mark of the slot as it is now in *size; dgr_mark_take writes it; dgr_mark_return makes
+// the slot, which holds length tokens or more and has gone back behind none of them since, what it was when the mark was
+// taken at length ≥ 1, to the bit. The owner.
+// DGR_MALFORMED (no such slot, no marks here, another size or length: nothing happened), DGR_FAULT.
+dgr_code dgr_mark_size(dgr_engine * engine, uint32_t slot, size_t * size, char * message, size_t message_size);
+dgr_code dgr_mark_take(dgr_engine * engine, uint32_t slot, void * mark, size_t size, char * message, size_t message_size);
+dgr_code dgr_mark_return(dgr_engine * engine, uint32_t slot, uint32_t length, const void * mark, size_t size, char * message,
+                         size_t message_size);
+
+// dgr_copy makes an empty slot what another one is; the marks of that are marks of this too. The owner.
+// DGR_MALFORMED (no such slot, or to is not empty: nothing happened), DGR_FAULT.
+dgr_code dgr_copy(dgr_engine * engine, uint32_t from, uint32_t to, char * message, size_t message_size);
 
 // dgr_clear empties every slot and writes zeros over the caches' memory, so that nothing is left there that a later step
 // could read: rows that were cut off keep their values, and NaN among them spreads through masked attention. The owner.

@@ -98,6 +98,24 @@ void measure_weights(const std::vector<own_tensor> & tensors, dgr_memory * out);
 // available_memory is what the system can still give this process, in bytes; UINT64_MAX: not known.
 uint64_t available_memory();
 
+// need_working refuses an engine that is broken.
+void need_working(const dgr_engine & e);
+
+// slot_length is the tokens that a slot holds.
+uint32_t slot_length(const dgr_engine & e, uint32_t slot);
+
+// cut_back makes a slot length tokens long. The native library's own word is not enough: what counts is the positions that are
+// left. Throws failure(DGR_FAULT), and the engine is broken.
+void cut_back(dgr_engine & e, uint32_t slot, uint32_t length);
+
+// A mark is what a slot's window holds; what goes back to any length by itself is not in it.
+size_t mark_size(dgr_engine & e, uint32_t slot);
+void   take_mark(dgr_engine & e, uint32_t slot, uint8_t * mark, size_t size);
+
+// return_to makes a slot length tokens long, and its window what a mark of that length says. Throws failure(DGR_FAULT), and the
+// engine is broken.
+void return_to(dgr_engine & e, uint32_t slot, uint32_t length, const uint8_t * mark, size_t size);
+
 struct model_free {
     void operator()(llama_model * m) const { llama_model_free(m); }
 };

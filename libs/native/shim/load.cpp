@@ -171,10 +171,14 @@ void check_cache(const dgr_engine & e, const dgr_load_params & p, uint32_t slot_
     }
 }
 
-// check_goes_back refuses caches of which it is not known that they go back to any length to the bit, as recurrent state.
-void check_goes_back(const dgr_engine & e) {
+// how_it_goes_back finds out the window of caches that keep little more than it sees. It refuses caches of which it is not
+// known that they go back at all, as recurrent state.
+void how_it_goes_back(dgr_engine & e) {
     const llama_memory_t memory = llama_get_memory(e.context.get());
-    if (dynamic_cast<const llama_kv_cache *>(memory) == nullptr && dynamic_cast<const llama_kv_cache_iswa *>(memory) == nullptr) {
+    if (const auto * sliding = dynamic_cast<const llama_kv_cache_iswa *>(memory)) {
+        const bool keeps_all = sliding->get_swa()->get_size() >= sliding->get_base()->get_size();
+        e.info.window        = keeps_all ? 0 : e.model->hparams.n_swa;
+    } else if (dynamic_cast<const llama_kv_cache *>(memory) == nullptr) {
         throw failure(DGR_UNSUPPORTED_ARCHITECTURE, format("the cache of architecture %s cannot take a step back", e.info.architecture));
     }
 }
@@ -194,7 +198,7 @@ void make_context(dgr_engine & e, const dgr_load_params & p) {
     cp.type_k               = cache_type(p.cache_type);
     cp.type_v               = cache_type(p.cache_type);
     cp.kv_unified           = false;
-    cp.swa_full             = true; // a sliding window that keeps all goes back to any length
+    cp.swa_full             = !p.short_window; // a sliding window that keeps all goes back to any length
     cp.no_perf              = true;
     cp.abort_callback       = [](void * flag) { return static_cast<std::atomic<bool> *>(flag)->load(std::memory_order_relaxed); };
     cp.abort_callback_data  = &e.abort;
@@ -202,7 +206,7 @@ void make_context(dgr_engine & e, const dgr_load_params & p) {
     if (!e.context) {
         throw load_failure(e.log, DGR_MALFORMED, "the caches and scratch buffers");
     }
-    check_goes_back(e);
+    how_it_goes_back(e);
     if (llama_n_seq_max(e.context.get()) != p.slots || llama_n_ctx_seq(e.context.get()) < p.slot_tokens) {
         throw failure(DGR_FAULT, "llama.cpp made other caches than it was asked for");
     }

@@ -9,27 +9,9 @@
 
 using dgr::failure;
 using dgr::format;
+using dgr::slot_length;
 
 namespace {
-
-void need_working(const dgr_engine & e) {
-    if (e.broken) {
-        throw failure(DGR_FAULT, "the engine failed before; free it and make a new one");
-    }
-}
-
-uint32_t slot_length(const dgr_engine & e, uint32_t slot) {
-    return uint32_t(llama_memory_seq_pos_max(llama_get_memory(e.context.get()), llama_seq_id(slot)) + 1);
-}
-
-// cut_back makes a slot length tokens long and says whether it then is. The native library's own word is not enough: what
-// counts is the positions that are left.
-bool cut_back(dgr_engine & e, uint32_t slot, uint32_t length) {
-    if (slot_length(e, slot) > length) {
-        llama_memory_seq_rm(llama_get_memory(e.context.get()), llama_seq_id(slot), llama_pos(length), -1);
-    }
-    return slot_length(e, slot) == length;
-}
 
 // check_batch keeps from llama.cpp what it would answer by ending the process, and returns the number of rows.
 uint32_t check_batch(const dgr_engine & e, const dgr_step_desc * steps, uint32_t n_steps, const uint32_t * tokens, const float * boundary_in) {
@@ -136,11 +118,26 @@ bool outputs_finite(dgr_engine & e, const dgr_step_desc & step, uint32_t first_r
     return true;
 }
 
-void undo(dgr_engine & e, const dgr_step_desc & step) {
-    if (!cut_back(e, step.slot, step.start)) {
-        e.broken = true;
-        throw failure(DGR_FAULT, format("slot %u could not go back to %u tokens", step.slot, step.start));
+// undo takes a step back: to the mark that was taken before it, where the cache cannot go back by itself.
+void undo(dgr_engine & e, const dgr_step_desc & step, const std::vector<uint8_t> & mark) {
+    if (mark.empty()) {
+        dgr::cut_back(e, step.slot, step.start);
+    } else {
+        dgr::return_to(e, step.slot, step.start, mark.data(), mark.size());
     }
+}
+
+// marks are taken before the steps of a batch where the caches do not go back to any length: what a step pushes out of a
+// window is gone.
+std::vector<std::vector<uint8_t>> marks(dgr_engine & e, const dgr_step_desc * steps, uint32_t n_steps) {
+    std::vector<std::vector<uint8_t>> taken(n_steps);
+    for (uint32_t i = 0; e.info.window > 0 && i < n_steps; i++) {
+        if (steps[i].start > 0) {
+            taken[i].resize(dgr::mark_size(e, steps[i].slot));
+            dgr::take_mark(e, steps[i].slot, taken[i].data(), taken[i].size());
+        }
+    }
+    return taken;
 }
 
 // decode runs the batch. Whatever is thrown in the middle of llama.cpp counts as a failed decode.
@@ -157,10 +154,11 @@ int32_t decode(dgr_engine & e, const llama_batch & batch, const float * boundary
 }
 
 dgr_code step(dgr_engine & e, const dgr_step_desc * steps, uint32_t n_steps, const uint32_t * tokens, const float * boundary_in, uint32_t * codes) {
-    need_working(e);
+    dgr::need_working(e);
     e.last_rows         = 0;
     const uint32_t    rows  = check_batch(e, steps, n_steps, tokens, boundary_in);
     const llama_batch batch = fill_batch(e, steps, n_steps, rows, tokens);
+    const auto        before = marks(e, steps, n_steps);
 
     std::string   thrown;
     const int32_t result = decode(e, batch, boundary_in, thrown);
@@ -168,7 +166,7 @@ dgr_code step(dgr_engine & e, const dgr_step_desc * steps, uint32_t n_steps, con
     if (result != 0) {
         // What micro-batches were through stays in the caches after an abort and some errors.
         for (uint32_t i = 0; i < n_steps; i++) {
-            undo(e, steps[i]);
+            undo(e, steps[i], before[i]);
         }
         const std::string why = thrown.empty() ? e.log.last_errors() : thrown;
         if (result == 2) {
@@ -185,7 +183,7 @@ dgr_code step(dgr_engine & e, const dgr_step_desc * steps, uint32_t n_steps, con
     for (uint32_t i = 0; i < n_steps; row += steps[i].rows, i++) {
         codes[i] = outputs_finite(e, steps[i], row) ? DGR_OK : DGR_NUMERIC_FAULT;
         if (codes[i] != DGR_OK) {
-            undo(e, steps[i]);
+            undo(e, steps[i], before[i]);
         }
     }
     return DGR_OK;
@@ -218,34 +216,6 @@ dgr_code dgr_logits(dgr_engine * engine, uint32_t row, void * out, char * messag
             throw failure(DGR_MALFORMED, format("the last batch left no logits of row %u", row));
         }
         memcpy(out, llama_get_logits_ith(engine->context.get(), int32_t(row)), engine->info.vocab * sizeof(float));
-        return DGR_OK;
-    });
-}
-
-dgr_code dgr_truncate(dgr_engine * engine, uint32_t slot, uint32_t length, char * message, size_t message_size) {
-    return dgr::guarded(message, message_size, [&] {
-        need_working(*engine);
-        if (slot >= engine->slots) {
-            throw failure(DGR_MALFORMED, format("slot %u is none of %u", slot, engine->slots));
-        }
-        dgr::log_scope scope(engine->log);
-        if (slot_length(*engine, slot) <= length) {
-            return DGR_OK;
-        }
-        if (!cut_back(*engine, slot, length)) {
-            engine->broken = true;
-            throw failure(DGR_FAULT, format("slot %u could not go back to %u tokens", slot, length));
-        }
-        return DGR_OK;
-    });
-}
-
-dgr_code dgr_clear(dgr_engine * engine, char * message, size_t message_size) {
-    return dgr::guarded(message, message_size, [&] {
-        need_working(*engine);
-        dgr::log_scope scope(engine->log);
-        engine->last_rows = 0;
-        llama_memory_clear(llama_get_memory(engine->context.get()), true);
         return DGR_OK;
     });
 }

@@ -34,7 +34,7 @@ struct engine_free {
 };
 using engine = std::unique_ptr<dgr_engine, engine_free>;
 
-const dgr_load_params defaults{ 0, 0, 256, 3, 128, 32, 1, DGR_CACHE_F16, 1, 1 };
+const dgr_load_params defaults{ 0, 0, 256, 3, 128, 32, 1, DGR_CACHE_F16, 1, 1, 0 };
 
 struct outcome {
     dgr_code    code;
@@ -206,6 +206,101 @@ void test_undo_gives_the_same_bits() {
     need(step(e, { { 0, 0, 40, DGR_WANT_NONE } }) == DGR_OK, "the slot is not empty after clear");
 }
 
+void test_copy() {
+    const engine e = loaded();
+    char         message[512];
+    const auto   put = [&](uint32_t slot, uint32_t start, uint32_t rows) { // the same tokens whatever the slot
+        std::vector<uint32_t> tokens;
+        for (uint32_t i = start; i < start + rows; i++) {
+            tokens.push_back(i * 7 % 200);
+        }
+        const dgr_step_desc d    = { slot, start, rows, DGR_WANT_LOGITS_LAST };
+        uint32_t            code = DGR_FAULT;
+        need(dgr_step(e.get(), &d, 1, tokens.data(), nullptr, &code, message, sizeof(message)) == DGR_OK && code == DGR_OK, message);
+        return logits(e, rows - 1);
+    };
+    put(0, 0, 40);
+    need(dgr_copy(e.get(), 0, 3, message, sizeof(message)) == DGR_MALFORMED, "a slot out of range took a copy");
+    need(dgr_copy(e.get(), 0, 1, message, sizeof(message)) == DGR_OK, message);
+    need(dgr_copy(e.get(), 0, 1, message, sizeof(message)) == DGR_MALFORMED, "a slot that is not empty took a copy");
+    need(dgr_truncate(e.get(), 0, 0, message, sizeof(message)) == DGR_OK, message); // the copy lives on alone
+    put(0, 0, 7);
+    const auto copied = put(1, 40, 1);
+    put(2, 0, 40);
+    const auto own = put(2, 40, 1);
+    need(memcmp(copied.data(), own.data(), own.size() * sizeof(float)) == 0, "a copy gives other bits");
+    size_t size = 0;
+    need(dgr_mark_size(e.get(), 1, &size, message, sizeof(message)) == DGR_MALFORMED, "a slot that goes back to any length took a mark");
+}
+
+// A window that keeps little more than it sees: it goes back a little by itself, and to marks to the bit.
+void test_marks() {
+    dgr_load_params p = defaults;
+    p.short_window    = 1;
+    p.slot_tokens     = 1024;
+    const std::string plain = model;
+    model                   = directory + "/gemma3-tied.gguf";
+    const engine e          = loaded(p);
+    model                   = plain;
+    dgr_info info;
+    dgr_info_get(e.get(), &info);
+    need(info.window > 0, "the window keeps all");
+    char     message[512];
+    uint32_t length = 0, least = 0;
+    auto     grow = [&](uint32_t rows, dgr_want want) {
+        need(step(e, { { 0, length, rows, want } }) == DGR_OK, "a step failed");
+        length += rows;
+    };
+    auto reach = [&] {
+        need(dgr_reach(e.get(), 0, &least, message, sizeof(message)) == DGR_OK, message);
+        return least;
+    };
+    grow(100, DGR_WANT_NONE);
+    need(reach() == 1, "a cache that has lost nothing does not go back");
+    size_t size = 0;
+    need(dgr_mark_size(e.get(), 0, &size, message, sizeof(message)) == DGR_OK, message);
+    std::vector<uint8_t> mark(size);
+    need(dgr_mark_take(e.get(), 0, mark.data(), size - 1, message, sizeof(message)) == DGR_MALFORMED, "a mark of another size was taken");
+    need(dgr_mark_take(e.get(), 0, mark.data(), size, message, sizeof(message)) == DGR_OK, message);
+    grow(60, DGR_WANT_NONE);
+    grow(1, DGR_WANT_LOGITS_LAST);
+    const auto first = logits(e, 0);
+    for (int i = 0; i < 7; i++) {
+        grow(100, DGR_WANT_NONE);
+    }
+    need(reach() > 100 && reach() <= length, "the window has lost nothing: the test is too short");
+    need(dgr_truncate(e.get(), 0, 100, message, sizeof(message)) == DGR_MALFORMED && step(e, { { 0, length, 1, DGR_WANT_NONE } }) == DGR_OK, "it went back too far");
+    length++;
+    need(dgr_mark_return(e.get(), 0, length + 1, mark.data(), size, message, sizeof(message)) == DGR_MALFORMED, "it returned to where it never was");
+    need(dgr_mark_return(e.get(), 0, 100, mark.data(), size, message, sizeof(message)) == DGR_OK, message);
+    length = 100;
+    grow(60, DGR_WANT_NONE);
+    grow(1, DGR_WANT_LOGITS_LAST);
+    need(memcmp(first.data(), logits(e, 0).data(), first.size() * sizeof(float)) == 0, "other bits after returning to a mark");
+
+    for (int i = 0; i < 7; i++) { // the least length that it goes back to by itself, to the bit
+        grow(100, DGR_WANT_NONE);
+    }
+    const uint32_t far = length;
+    grow(20, DGR_WANT_NONE);
+    grow(1, DGR_WANT_LOGITS_LAST);
+    const auto second = logits(e, 0);
+    need(dgr_truncate(e.get(), 0, far, message, sizeof(message)) == DGR_OK, message);
+    length = far;
+    grow(20, DGR_WANT_NONE);
+    grow(1, DGR_WANT_LOGITS_LAST);
+    need(memcmp(second.data(), logits(e, 0).data(), second.size() * sizeof(float)) == 0, "other bits after going back within the window");
+
+    dgr_abort(e.get(), 1); // a step that pushed rows out of the window and failed leaves what was
+    need(step(e, { { 0, length, 100, DGR_WANT_NONE } }) == DGR_CANCELLED, "abort has no effect");
+    dgr_abort(e.get(), 0);
+    need(dgr_truncate(e.get(), 0, far, message, sizeof(message)) == DGR_OK, message);
+    length = far;
+    grow(20, DGR_WANT_NONE);
+    grow(1, DGR_WANT_LOGITS_LAST);
+    need(memcmp(second.data(), logits(e, 0).data(), second.size() * sizeof(float)) == 0, "other bits after a step that was stopped");
+}
+
 void test_abort() {
     const engine e = loaded();
     dgr_abort(e.get(), 1);
@@ -333,7 +428,7 @@ int main(int argc, char ** argv) {
         void (*run)();
     } tests[] = {
         { "refusals", test_refusals },         { "progress", test_progress }, { "batch checks", test_batch_checks },
-        { "undo", test_undo_gives_the_same_bits }, { "abort", test_abort },       { "numeric fault", test_numeric_fault },
+        { "undo", test_undo_gives_the_same_bits }, { "copy", test_copy }, { "marks", test_marks }, { "abort", test_abort },       { "numeric fault", test_numeric_fault },
         { "text", test_text },                 { "log and build", test_log_and_build },
     };
     int failed = 0;

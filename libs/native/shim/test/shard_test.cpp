@@ -118,7 +118,7 @@ struct engine_free {
 using engine = std::unique_ptr<dgr_engine, engine_free>;
 
 engine load(const std::string & path, uint32_t first, uint32_t end, const config & c) {
-    dgr_load_params p{ first, end, slot_tokens, n_slots, batch_rows, c.micro_rows, 1, c.cache_type, c.flash, 1 };
+    dgr_load_params p{ first, end, slot_tokens, n_slots, batch_rows, c.micro_rows, 1, c.cache_type, c.flash, 1, 0 };
     char            message[512] = "";
     dgr_engine *    e            = nullptr;
     const char *    paths[]      = { path.c_str() };

@@ -85,7 +85,7 @@ func TestOneKeyMayGiveTwoSignals(t *testing.T) {
 func TestLimitsAreTheConfigured(t *testing.T) {
 	a := start(t, nil, faked("--sessions", "3", "--context", "77", "--batch", "33", "--micro-batch", "11", "--threads", "1", "--cache-type", "q8_0",
 		"--flash-attention", "--message-bytes", "256KiB", "--window-steps", "5", "--window-bytes", "1MiB", "--window-worker-bytes", "2MiB",
-		"--window-max-steps", "6", "--window-max-bytes", "3MiB", "--outgoing-bytes", "48MiB", "--metadata-bytes", "8KiB", "--connection-streams", "21", "--handshake", "4s", "--rights-checked", "2s",
+		"--window-max-steps", "6", "--window-max-bytes", "3MiB", "--outgoing-bytes", "48MiB", "--kept-bytes", "3MiB", "--metadata-bytes", "8KiB", "--connection-streams", "21", "--handshake", "4s", "--rights-checked", "2s",
 		"--principal-opening", "22", "--principal-sessions", "23", "--principal-streams", "24", "--principal-requests", "250",
 		"--principal-request-burst", "260", "--principal-control", "270", "--principal-control-burst", "280", "--linger", "7s", "--drain", "9s", "--idle", "11s", "--open-budget", "3s", "--keepalive", "13s", "--chain-allow", "localhost:*")...).ready()
 	conn, err := dial.Open(a.Address, dial.Default())
@@ -108,6 +108,7 @@ func TestLimitsAreTheConfigured(t *testing.T) {
 		WorkerWindowBytes: 2 << 20, MessageBytes: 256 << 10, BatchTokens: 33, StepTokens: 33,
 		MaxLinger: durationpb.New(7 * time.Second), Idle: durationpb.New(11 * time.Second), OpenBudget: durationpb.New(3 * time.Second),
 		Drain: durationpb.New(9 * time.Second), PrefillChunk: r.GetCapability().GetLimits().PrefillChunk, Keepalive: durationpb.New(13 * time.Second),
+		KeptBytes: proto.Uint64(3 << 20),
 	}
 	if got := r.GetCapability().GetLimits(); !proto.Equal(got, want) {
 		t.Errorf("limits %v, want %v", got, want)

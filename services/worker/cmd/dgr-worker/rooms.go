@@ -63,7 +63,7 @@ func newDialer(cfg config.Config, d live.Options, metrics *telemetry.Metrics, lo
 func directoryOptions(cfg config.Config, at net.Addr, metrics *telemetry.Metrics, log *slog.Logger) live.Options {
 	return live.Options{
 		WorkerID: cfg.WorkerID, Revisions: session.Spoken(), Limits: limitsOf(cfg), WindowBytes: cfg.WindowWorkerBytes,
-		OutgoingBytes: cfg.OutgoingBytes, Sessions: cfg.Sessions, Buffered: &outbox.Gauge{}, Quotas: quota.New(cfg.Principal),
+		OutgoingBytes: cfg.OutgoingBytes, KeptBytes: cfg.KeptBytes, Sessions: cfg.Sessions, Buffered: &outbox.Gauge{}, Quotas: quota.New(cfg.Principal),
 		BatchTokens: int(cfg.Batch), Deterministic: cfg.Deterministic, Chained: len(cfg.ChainAllow) > 0,
 		Ring: ringOf(cfg, at), Log: log, Observer: metrics,
 	}
@@ -93,7 +93,7 @@ func limitsOf(cfg config.Config) session.Limits {
 func newServer(cfg config.Config, able engine.Capabilities, s *shard.Shard, directory *live.Directory, source shard.Source, a access, log *slog.Logger) *rpc.Server {
 	o := rpc.Options{
 		WorkerID: cfg.WorkerID, Build: &workerpb.Build{Version: version, Pin: able.Pin, Patches: able.Patches}, Shard: s, Directory: directory, Revisions: session.Spoken(), Limits: limitsOf(cfg),
-		Sessions: cfg.Sessions, Context: cfg.Context, BatchTokens: cfg.Batch, WindowBytes: cfg.WindowWorkerBytes,
+		Sessions: cfg.Sessions, Context: cfg.Context, BatchTokens: cfg.Batch, WindowBytes: cfg.WindowWorkerBytes, KeptBytes: cfg.KeptBytes,
 		OutgoingBytes: cfg.OutgoingBytes, OutputBytes: directory.Options().Payload(), MessageBytes: cfg.MessageBytes, Drain: cfg.Drain, Keepalive: cfg.Keepalive, Log: log,
 		TLS: a.grpc, Guard: a.guard, Reflection: cfg.Access.Reflection, RightsChecked: cfg.Access.Checked,
 		Quotas: directory.Options().Quotas, MetadataBytes: cfg.MetadataBytes, Streams: cfg.Streams, Handshake: cfg.Handshake,
@@ -164,6 +164,10 @@ func watch(metrics *telemetry.Metrics, s *shard.Shard, d *live.Directory) {
 		}
 		return 0
 	})
+	metrics.Gauge("kept_prefixes", "Kept prefixes now.", func() float64 { return float64(d.Prefixes().Kept) })
+	metrics.Gauge("kept_prefix_bytes", "Bytes of the tokens of kept prefixes now.", func() float64 { return float64(d.Prefixes().Bytes) })
+	metrics.Counter("prefix_hits_total", "Openings that adopted a kept prefix.", func() float64 { return float64(d.Prefixes().Hits) })
+	metrics.Counter("prefix_misses_total", "Openings that offered prefixes and adopted none.", func() float64 { return float64(d.Prefixes().Misses) })
 	metrics.Gauge("sessions", "Sessions now, lingering ones included.", func() float64 { return float64(d.Sessions()) })
 	metrics.Gauge("buffered_bytes", "What is buffered for peers: steps and frames that came, and all that waits to be sent.", func() float64 {
 		return float64(d.Buffered().Now())

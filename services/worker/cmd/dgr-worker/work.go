@@ -114,7 +114,7 @@ func (w *worker) build(source shard.Source) (err error) {
 func requestOf(cfg config.Config) engine.LoadRequest {
 	return engine.LoadRequest{
 		ContextLimit: cfg.Context, Sessions: cfg.Sessions, BatchTokens: cfg.Batch, MicroBatch: cfg.MicroBatch, Threads: cfg.Threads,
-		CacheType: cfg.CacheType, FlashAttention: cfg.FlashAttention, MemoryMap: cfg.MemoryMap,
+		CacheType: cfg.CacheType, FlashAttention: cfg.FlashAttention, MemoryMap: cfg.MemoryMap, ShortWindow: cfg.ShortWindow,
 	}
 }
 

@@ -37,6 +37,7 @@ const (
 	Step
 	Truncate
 	Release
+	Copy
 )
 
 // Job is one call for one session.
@@ -46,7 +47,11 @@ type Job struct {
 	Context uint32      // Open: tokens to reserve
 	Step    engine.Step // Step
 	Hops    int         // Step: hops of the route, where this is the first of them; else 0
-	Length  engine.Pos  // Truncate
+	Length  engine.Pos  // Truncate, Copy
+	// Step: marks to drop, and whether to take one, before it. Where that fails the step does not run.
+	Unmark []engine.Pos
+	Mark   bool
+	From   engine.SessionID // Copy
 	// Done gets the outcome, once; nil: nobody cares. It runs on the scheduler's goroutine and must not wait.
 	Done func(Outcome)
 	// Alone says that no other session may be in the same native call.
@@ -63,8 +68,9 @@ type Job struct {
 // Outcome is how a Job ended.
 type Outcome struct {
 	Err    error             // nil, or why nothing was changed
-	Cache  engine.CacheState // Truncate
+	Cache  engine.CacheState // Truncate, Copy
 	Result engine.StepResult // Step
+	Marked bool              // Step: its marks were dropped and taken
 }
 
 // Observer hears what happens, for metrics. Its methods return at once.
@@ -284,6 +290,8 @@ func (s *Scheduler) call(j *Job) {
 	case Release:
 		o.Err = s.engine.Release(ctx, j.Session)
 		s.forget(j.Session)
+	case Copy:
+		o.Cache, o.Err = s.engine.Copy(ctx, j.From, j.Session, j.Length)
 	}
 	s.watch(o.Err, j)
 	if j.Done != nil {
@@ -324,8 +332,9 @@ func (s *Scheduler) releases() []*Job {
 func (s *Scheduler) step(jobs []*Job) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	jobs = s.begin(jobs, cancel)
+	jobs = s.marked(s.begin(jobs, cancel))
 	if len(jobs) == 0 {
+		s.rest()
 		return
 	}
 	batch := make([]engine.Step, len(jobs))
@@ -346,7 +355,7 @@ func (s *Scheduler) step(jobs []*Job) {
 	}
 	s.watch(err, jobs...)
 	for i, j := range jobs {
-		o := Outcome{Err: err}
+		o := Outcome{Err: err, Marked: true}
 		if err == nil {
 			o.Result = results[i]
 		}
@@ -375,6 +384,41 @@ func (s *Scheduler) begin(jobs []*Job, cancel context.CancelFunc) []*Job {
 		j.Done(Outcome{Err: engine.Errorf(engine.Cancelled, "it was cancelled before it ran")})
 	}
 	return live
+}
+
+// marked drops and takes the marks of steps, and ends those for which that fails.
+func (s *Scheduler) marked(jobs []*Job) []*Job {
+	live := jobs[:0:0]
+	for _, j := range jobs {
+		state, err := s.mark(j)
+		if err == nil {
+			live = append(live, j)
+			continue
+		}
+		s.watch(err)
+		j.Done(Outcome{Err: err, Result: engine.StepResult{Cache: state}})
+	}
+	return live
+}
+
+func (s *Scheduler) mark(j *Job) (state engine.CacheState, err error) {
+	ctx := context.Background() // bounded by the engine: these calls compute nothing
+	for _, at := range j.Unmark {
+		if state, err = s.engine.Unmark(ctx, j.Session, at); err != nil {
+			return state, err
+		}
+	}
+	if j.Mark {
+		state, err = s.engine.Mark(ctx, j.Session)
+	}
+	return state, err
+}
+
+// rest says that no call came of what was begun.
+func (s *Scheduler) rest() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running, s.cancel = nil, nil
 }
 
 // end counts the call that ran, and learns from it unless somebody cut it short.

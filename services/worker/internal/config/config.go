@@ -39,6 +39,7 @@ type Config struct {
 	CacheType      string // f32, f16 or q8_0
 	FlashAttention bool
 	MemoryMap      bool
+	ShortWindow    bool // sliding windows keep little more than they see
 	Deterministic  bool // one session per native call
 
 	ChainAllow []string // HOST:PORT or NETWORK:PORT, PORT may be *, =SAN may follow; empty: the worker dials nobody
@@ -51,6 +52,7 @@ type Config struct {
 	WindowMaxSteps    uint32 // how far a session's window grows with use
 	WindowMaxBytes    uint64
 	OutgoingBytes     uint64        // sum of what waits to be sent to all peers
+	KeptBytes         uint64        // of kept prefixes; 0: none are kept
 	MessageBytes      uint32        // greatest gRPC message
 	MetadataBytes     uint32        // greatest metadata of a call
 	Streams           uint32        // calls that one connection may have under way
@@ -82,7 +84,7 @@ func Default() Config {
 		Sessions: 4, Context: 2048, Threads: uint32(runtime.GOMAXPROCS(0)), Batch: 512, MicroBatch: 512,
 		CacheType: "f16", MemoryMap: true,
 		WindowSteps: 8, WindowBytes: 16 << 20, WindowWorkerBytes: 1 << 30, MessageBytes: 1 << 20,
-		WindowMaxSteps: 64, WindowMaxBytes: 256 << 20, OutgoingBytes: 2 << 30,
+		WindowMaxSteps: 64, WindowMaxBytes: 256 << 20, OutgoingBytes: 2 << 30, KeptBytes: 1 << 30,
 		MetadataBytes: 16 << 10, Streams: 1024, Handshake: 10 * time.Second, Principal: quota.Default(),
 		OpenBudget: 5 * time.Second, Idle: 10 * time.Minute, Keepalive: 20 * time.Second,
 		Linger: 30 * time.Second, Drain: 60 * time.Second,

@@ -131,6 +131,7 @@ func computeOptions() []option {
 			legal: func(c Config) string { return oneOf(c.CacheType, "f32", "f16", "q8_0") }},
 		toggled("flash_attention", "use flash attention", func(c *Config) *bool { return &c.FlashAttention }),
 		toggled("mmap", "map the model file; false reads the own tensors into memory", func(c *Config) *bool { return &c.MemoryMap }),
+		toggled("short_window", "layers with a sliding window keep little more than it sees: less memory, but going back needs checkpoints", func(c *Config) *bool { return &c.ShortWindow }),
 		toggled("deterministic", "one session per native call: the same bits whoever else is served", func(c *Config) *bool { return &c.Deterministic }),
 	}
 }
@@ -162,6 +163,7 @@ func limitOptions() []option {
 			legal: func(c Config) string { return between(c.WindowMaxSteps, 1, 4096) }},
 		size("window.max_bytes", "how far the window of a session grows with use", func(c *Config) *uint64 { return &c.WindowMaxBytes }, 1<<16, 1<<40),
 		size("outgoing_bytes", "what may wait to be sent to all peers together", func(c *Config) *uint64 { return &c.OutgoingBytes }, 1<<20, 1<<44),
+		size("kept_bytes", "caches that are kept as prefixes for later sessions of the same caller; 0: none are", func(c *Config) *uint64 { return &c.KeptBytes }, 0, 1<<44),
 		{key: "message_bytes", group: groupLimits, kind: "SIZE", usage: "greatest gRPC message; larger boundaries are framed",
 			value: func(c *Config) value { return (*bytes32)(&c.MessageBytes) },
 			legal: func(c Config) string { return sizeBetween(uint64(c.MessageBytes), 1<<17, 1<<26) }},

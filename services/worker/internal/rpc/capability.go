@@ -7,6 +7,7 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/gen/workerpb"
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/quota"
+	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/session"
 	"github.com/distributed-gguf-runtime/dgr/services/worker/internal/shard"
 )
 
@@ -17,7 +18,7 @@ func (s *Server) Capability() *workerpb.Capability {
 	c := &workerpb.Capability{
 		WorkerId: o.WorkerID, Instance: status.Instance[:], Build: o.Build,
 		Revisions: &workerpb.RevisionRange{Min: o.Revisions.Min, Max: o.Revisions.Max},
-		Shard:     &workerpb.ShardInfo{State: stateOf(status.State)}, Limits: s.limits(),
+		Shard:     &workerpb.ShardInfo{State: stateOf(status.State)}, Limits: s.limits(nil),
 		Text: &workerpb.TextAbility{Served: status.Loaded != nil},
 	}
 	l := status.Loaded
@@ -32,6 +33,7 @@ func (s *Server) Capability() *workerpb.Capability {
 		Truncate: workerpb.TruncateAbility(l.Info.Cache.Truncate), Copy: workerpb.CopyAbility(l.Info.Cache.Copy),
 		Marks: proto.Uint32(l.Info.Cache.Marks), Capacity: l.Info.ContextLimit,
 	}
+	c.Limits = s.limits(c.Cache)
 	c.Numerics = numericsOf(l.Info.Numerics)
 	for _, d := range able.Devices {
 		c.Devices = append(c.Devices, &workerpb.Device{
@@ -67,19 +69,19 @@ func numericsOf(n engine.Numerics) *workerpb.Numerics {
 	}
 }
 
-// limits are the worker's bounds.
-func (s *Server) limits() *workerpb.Limits {
+// limits are the worker's bounds, with a cache that goes back so.
+func (s *Server) limits(cache *workerpb.CacheAbility) *workerpb.Limits {
 	o := s.options
 	credit := func(steps uint32, bytes uint64) *workerpb.Credit {
 		return &workerpb.Credit{Steps: proto.Uint32(steps), Bytes: proto.Uint64(bytes)}
 	}
 	return &workerpb.Limits{
-		Sessions: o.Sessions, FirstWindow: credit(o.Limits.WindowSteps, o.Limits.WindowBytes),
-		MaxWindow: credit(o.Limits.MaxWindowSteps, o.Limits.MaxWindowBytes), WorkerWindowBytes: o.WindowBytes,
+		Sessions: o.Sessions, FirstWindow: credit(session.WindowSteps(o.Limits.WindowSteps, cache), o.Limits.WindowBytes),
+		MaxWindow: credit(session.WindowSteps(o.Limits.MaxWindowSteps, cache), o.Limits.MaxWindowBytes), WorkerWindowBytes: o.WindowBytes,
 		MessageBytes: o.MessageBytes, BatchTokens: o.BatchTokens, StepTokens: o.Limits.StepTokens,
 		MaxLinger: durationpb.New(o.Limits.MaxLinger), Idle: durationpb.New(o.Limits.Idle),
 		OpenBudget: durationpb.New(o.Limits.OpenBudget), Drain: durationpb.New(o.Drain), PrefillChunk: proto.Uint32(0),
-		Keepalive: durationpb.New(o.Keepalive), WorkerOutgoingBytes: o.OutgoingBytes, OutputBytes: o.OutputBytes,
+		Keepalive: durationpb.New(o.Keepalive), WorkerOutgoingBytes: o.OutgoingBytes, OutputBytes: o.OutputBytes, KeptBytes: proto.Uint64(o.KeptBytes),
 		MetadataBytes: o.MetadataBytes, PingInterval: durationpb.New(o.pingInterval()), ConnectionStreams: o.Streams,
 		Handshake: durationpb.New(o.Handshake), RightsChecked: durationpb.New(o.RightsChecked), Principal: principalLimits(o.Quotas.Limits()),
 	}

@@ -56,6 +56,7 @@ type Options struct {
 	Context                    uint32 // longest of a session, tokens
 	BatchTokens                uint32
 	WindowBytes                uint64 // sum of all windows
+	KeptBytes                  uint64 // of kept prefixes
 	OutgoingBytes, OutputBytes uint64 // of what waits to be sent to all peers; of one step's payload
 	MessageBytes               uint32
 	Drain                      time.Duration // where Drain is asked for without a budget

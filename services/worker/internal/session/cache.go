@@ -18,6 +18,8 @@ type cache struct {
 	chain       *cachehash.Chain
 	reserved    uint32        // tokens; 0: the engine holds nothing
 	reach       []engine.Span // lengths that it can go back to
+	marks       []mark        // checkpoints that the engine holds, ascending
+	prefilled   bool          // the last step was a Prefill
 }
 
 func newCache(fingerprint [32]byte) cache {
@@ -28,7 +30,7 @@ func newCache(fingerprint [32]byte) cache {
 
 // lose is the state without a reservation.
 func (c *cache) lose() {
-	c.chain, c.reserved, c.reach = cachehash.NewChain(c.fingerprint), 0, []engine.Span{{}}
+	c.chain, c.reserved, c.reach, c.marks, c.prefilled = cachehash.NewChain(c.fingerprint), 0, []engine.Span{{}}, nil, false
 }
 
 func (c *cache) length() uint32 { return c.chain.Len() }
@@ -37,6 +39,7 @@ func (c *cache) length() uint32 { return c.chain.Len() }
 func (c *cache) now(s engine.CacheState) {
 	c.chain.Truncate(uint32(s.Length))
 	c.reach = s.Reach
+	c.dropBehind(uint32(s.Length))
 }
 
 // hash is the chain hash at length, or nil beyond the end.

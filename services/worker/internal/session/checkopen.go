@@ -121,10 +121,16 @@ func checkChained(h *Hop, o *workerpb.Open) *fault.Error {
 		return malformed("open.held", "absent at the head")
 	}
 	if o.GetHeld() == nil {
-		if o.GetRing() != nil {
+		switch {
+		case o.GetRing() != nil:
 			return malformed("open.ring", "absent in a driver's Open")
+		case len(o.GetCacheDomain()) > 0:
+			return malformed("open.cache_domain", "absent in a driver's Open")
 		}
 		return nil
+	}
+	if n := len(o.GetCacheDomain()); n != 0 && n != 32 {
+		return malformed("open.cache_domain", "32 bytes")
 	}
 	if o.GetHeld().Length == nil || len(o.GetHeld().GetChainHash()) != 16 {
 		return malformed("open.held", "a length and a chain hash of 16 bytes")

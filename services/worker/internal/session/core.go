@@ -19,6 +19,7 @@ import (
 type Core struct {
 	hop    *Hop
 	id     engine.SessionID
+	seat   engine.SessionID // its name in the engine
 	key    []byte
 	memory Memory
 	state  tables.SessionState
@@ -43,6 +44,7 @@ type Core struct {
 	openDeadline, closeDeadline, lingerDeadline, restDeadline time.Time // zero: not set
 	active                                                    time.Time // of the last message from the upstream, or reply to it
 	linger                                                    time.Duration
+	keep                                                      bool // Close asked for the cache to be kept
 	usage                                                     usage
 	metered                                                   usage // what of it Meter said
 	idled                                                     bool  // what ends the session is the idle bound
@@ -69,9 +71,10 @@ type cause struct {
 	cancel   *workerpb.CancelStep
 }
 
-// New is the core of a session that the worker does not hold yet.
-func New(hop *Hop, id engine.SessionID, key []byte, memory Memory) *Core {
-	return &Core{hop: hop, id: id, key: key, memory: memory, state: tables.SessionInitial, cache: newCache(hop.Fingerprint)}
+// New is the core of a session that the worker does not hold yet. seat names it in the engine; a kept cache takes the seat with
+// it, so that it is no other's again.
+func New(hop *Hop, id, seat engine.SessionID, key []byte, memory Memory) *Core {
+	return &Core{hop: hop, id: id, seat: seat, key: key, memory: memory, state: tables.SessionInitial, cache: newCache(hop.Fingerprint)}
 }
 
 // State is the state of the session table.
@@ -123,6 +126,7 @@ func (c *Core) Upstream(now time.Time, m *workerpb.SessionRequest) []Effect {
 	case *workerpb.SessionRequest_CancelStep:
 		c.cancelStep(kind.CancelStep)
 	case *workerpb.SessionRequest_Close:
+		c.keep = kind.Close.GetKeepPrefix()
 		c.fire(tables.SessionEventClose, cause{})
 	default:
 		c.violation(malformed("kind", "set"))

@@ -47,6 +47,9 @@ type (
 	StopWork struct{}
 	// Widen asks for more bytes of window; what can be granted comes by Core.Widened.
 	Widen struct{ Bytes uint64 }
+	// Keep hands over the cache of a session that ends, with its seat in the engine: it is nobody's now, and whoever does not
+	// keep it must release it.
+	Keep struct{ Kept Kept }
 	// FreeWindow gives back what the session's window took from the worker's.
 	FreeWindow struct{}
 	// Metered is what the attempt that ends used here and Core.Meter did not say yet, once for each that opened.
@@ -70,6 +73,7 @@ func (HangUp) effect()     {}
 func (Submit) effect()     {}
 func (StopWork) effect()   {}
 func (Widen) effect()      {}
+func (Keep) effect()       {}
 func (FreeWindow) effect() {}
 func (Metered) effect()    {}
 func (Gone) effect()       {}
@@ -84,22 +88,29 @@ const (
 	WorkStep
 	WorkTruncate
 	WorkRelease
+	WorkAdopt // copies a kept prefix that fits one of the offers into the empty cache, if there is one
 )
 
 // Work is one call of the engine for one session.
 type Work struct {
 	Kind    WorkKind
 	Session engine.SessionID
-	Context uint32      // WorkOpen: tokens to reserve
+	Context uint32      // WorkOpen: tokens to reserve; WorkAdopt: tokens that are
 	Step    engine.Step // WorkStep
 	Hops    int         // WorkStep: hops of the route, where this is the first of them; else 0
 	Length  engine.Pos  // WorkTruncate
+	// WorkStep: marks to drop, and whether to take one, before the step.
+	Unmark []engine.Pos
+	Mark   bool
+	Offers []*workerpb.PrefixOffer // WorkAdopt
 }
 
 // Outcome is how a Work ended. Err is nil, or why nothing was changed.
 type Outcome struct {
 	Kind   WorkKind
 	Err    error
-	Cache  engine.CacheState // WorkTruncate, and WorkOpen (empty)
+	Cache  engine.CacheState // WorkTruncate, WorkAdopt, and WorkOpen (empty)
 	Result engine.StepResult // WorkStep
+	Marked bool              // WorkStep: its marks were dropped and taken, whatever became of the step
+	Kept   *Kept             // WorkAdopt: what the cache is a copy of, up to Cache.Length; nil: nothing fitted
 }

@@ -67,8 +67,11 @@ func (c *Core) Meter() *workerpb.Usage {
 	return fresh.proto()
 }
 
-// keeps says whether there is a cache to linger with.
-func (c *Core) keeps() bool { return c.linger > 0 && c.cache.reserved > 0 && c.cache.length() > 0 }
+// keeps says whether there is a cache to linger with. What an opening that failed adopted is none: there was nothing before.
+func (c *Core) keeps() bool {
+	failed := c.opening.adopted && c.opening.stage != stageOpened
+	return c.linger > 0 && c.cache.reserved > 0 && c.cache.length() > 0 && !failed
+}
 
 // hangUp ends the link to the next hop at once.
 func (c *Core) hangUp() {
@@ -95,7 +98,7 @@ func (c *Core) closeDownstream() {
 		return
 	}
 	c.closeDeadline = c.now.Add(c.hop.Limits.CloseWait * time.Duration(c.place.below))
-	c.emit(Down{Message: &workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Close{Close: &workerpb.Close{}}}, Control: true})
+	c.emit(Down{Message: &workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Close{Close: &workerpb.Close{KeepPrefix: c.keep}}}, Control: true})
 }
 
 // beginLinger keeps the cache for a greater attempt, if there is one to keep.
@@ -116,8 +119,11 @@ func (c *Core) freeAll() {
 	c.meter()
 	c.attached, c.steps = false, queue{}
 	c.openDeadline, c.closeDeadline, c.restDeadline, c.lingerDeadline = time.Time{}, time.Time{}, time.Time{}, time.Time{}
-	if c.job != nil || c.cache.reserved > 0 {
-		c.emit(Submit{Work{Kind: WorkRelease, Session: c.id}})
+	switch {
+	case c.keep && c.job == nil && c.cache.reserved > 0 && c.cache.length() > 0:
+		c.emit(Keep{c.cache.kept(c.seat)})
+	case c.job != nil || c.cache.reserved > 0:
+		c.emit(Submit{Work{Kind: WorkRelease, Session: c.seat}})
 	}
 	c.cache.lose()
 	c.emit(FreeWindow{})

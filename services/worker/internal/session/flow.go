@@ -66,7 +66,7 @@ func (c *Core) credit(steps uint32, bytes uint64) {
 func (c *Core) grow(s *step) {
 	limits, window := c.hop.Limits, &c.flow.window
 	if s.tightSteps {
-		if more := min(window.steps, int64(limits.MaxWindowSteps)-window.steps); more > 0 {
+		if more := min(window.steps, int64(WindowSteps(limits.MaxWindowSteps, c.opened.GetAbility()))-window.steps); more > 0 {
 			window.steps += more
 			c.flow.in.give(uint64(more), 0)
 			c.credit(uint32(more), 0)

@@ -19,6 +19,7 @@ type stage uint8
 const (
 	stageRest    stage = iota + 1 // the engine ends what an older attempt began
 	stageReserve                  // room is asked for
+	stageAdopt                    // a kept prefix is copied
 	stageDial                     // the next hop is being opened
 	stageEqual                    // the cache goes back to what all hops hold
 	stageOpened
@@ -26,13 +27,14 @@ const (
 
 // opening is the work between Open and Opened.
 type opening struct {
-	stage  stage
-	waited bool // the engine had to be waited for
-	room   Room
-	found  *workerpb.CacheState // before the caches are made equal
-	target uint32               // length that this hop and those before it can have; at last, that all have
-	below  *workerpb.Opened     // of the next hop
-	dialed time.Time
+	stage   stage
+	waited  bool // the engine had to be waited for
+	room    Room
+	found   *workerpb.CacheState // before the caches are made equal
+	adopted bool                 // what the cache holds is a copy of a kept prefix
+	target  uint32               // length that this hop and those before it can have; at last, that all have
+	below   *workerpb.Opened     // of the next hop
+	dialed  time.Time
 }
 
 // beginOpening takes on an attempt. What an older one left in the cache stays for now.
@@ -45,6 +47,7 @@ func (c *Core) beginOpening(o *workerpb.Open, room Room) {
 		hub: o.GetEgress() == workerpb.Egress_EGRESS_RETURN,
 	}
 	c.opening = opening{stage: stageRest, waited: c.job != nil, room: room}
+	c.keep = false
 	c.flow, c.steps, c.usage, c.metered = flow{}, queue{}, usage{}, usage{}
 	c.lingerDeadline, c.closeDeadline, c.restDeadline = time.Time{}, time.Time{}, time.Time{}
 	c.linger = o.GetLinger().AsDuration()
@@ -79,28 +82,29 @@ func (c *Core) advanceOpening() bool {
 func (c *Core) reserve() {
 	c.opening.stage = stageReserve
 	if c.cache.reserved >= c.open.GetContextTokens() {
-		c.passOpenOn()
+		c.adopt()
 		return
 	}
 	if c.cache.reserved > 0 { // room cannot grow: what was cached is given up
-		c.emit(Submit{Work{Kind: WorkRelease, Session: c.id}})
+		c.emit(Submit{Work{Kind: WorkRelease, Session: c.seat}})
 		c.cache.lose()
 	}
-	c.submit(&job{}, Work{Kind: WorkOpen, Session: c.id, Context: c.open.GetContextTokens()})
+	c.submit(&job{context: c.open.GetContextTokens()}, Work{Kind: WorkOpen, Session: c.seat, Context: c.open.GetContextTokens()})
 }
 
-// reserved is the engine's answer.
-func (c *Core) reserved(o Outcome) {
+// reserved is the engine's answer. One that an older attempt asked for is room for the newer to look at.
+func (c *Core) reserved(j *job, o Outcome) {
+	mine := c.state == tables.SessionOpening && c.opening.stage == stageReserve
 	if o.Err != nil {
-		if c.state == tables.SessionOpening {
+		if mine {
 			c.fire(tables.SessionEventRefusedHere, cause{err: c.mine(sessionScope(c.fromEngine(o.Err)))})
 		}
 		return
 	}
 	c.cache.lose()
-	c.cache.reserved = c.open.GetContextTokens()
-	if c.state == tables.SessionOpening {
-		c.passOpenOn()
+	c.cache.reserved = j.context
+	if mine {
+		c.adopt()
 	}
 }
 
@@ -111,7 +115,6 @@ func sessionScope(err *fault.Error) *fault.Error {
 
 // passOpenOn opens the next hop; the last hop chooses what all hold.
 func (c *Core) passOpenOn() {
-	c.opening.found = c.cache.state()
 	length, reach := c.agree(c.open.GetHeld())
 	c.opening.target = length
 	if c.place.last {
@@ -168,7 +171,8 @@ func (c *Core) openBelow(length uint32, reach []engine.Span) *workerpb.Open {
 		Revisions: c.common(), Needs: o.GetNeeds(),
 		Expect: expect, ContextTokens: o.GetContextTokens(), Egress: o.GetEgress(), Route: o.GetRoute()[1:], Receive: o.GetReceive(),
 		Linger: o.GetLinger(), Budget: clampBudget(c.budgetBelow()), OnBehalfOf: o.GetOnBehalfOf(), Ring: c.ringBelow(),
-		Held: &workerpb.CacheState{Length: proto.Uint32(length), ChainHash: c.cache.hash(length), Reach: spansOf(reach)},
+		Held:   &workerpb.CacheState{Length: proto.Uint32(length), ChainHash: c.cache.hash(length), Reach: spansOf(reach)},
+		Prefix: c.offers(),
 	}
 }
 
@@ -202,7 +206,7 @@ func (c *Core) openedBelow(o *workerpb.Opened) {
 // makeEqual goes back to what all hops hold; then the opening is done.
 func (c *Core) makeEqual() {
 	if c.cache.length() > c.opening.target {
-		c.submit(&job{}, Work{Kind: WorkTruncate, Session: c.id, Length: engine.Pos(c.opening.target)})
+		c.submit(&job{}, Work{Kind: WorkTruncate, Session: c.seat, Length: engine.Pos(c.opening.target)})
 		return
 	}
 	c.opening.stage = stageOpened
@@ -234,27 +238,12 @@ func (c *Core) sendOpened() {
 			c.linger, o.Linger = b.GetLinger().AsDuration(), durationpb.New(b.GetLinger().AsDuration())
 		}
 	}
+	o.Window.Steps = proto.Uint32(WindowSteps(o.GetWindow().GetSteps(), o.GetAbility()))
 	c.belowReach = reachOf(c.opening.below.GetCache().GetReach())
 	c.flow = newFlow(o, c.opening.below, c.open.GetReceive(), c.opening.room)
 	c.opened, c.openDeadline = o, time.Time{}
 	c.up(&workerpb.SessionResponse{Kind: &workerpb.SessionResponse_Opened{Opened: o}})
 	c.joinRing()
-}
-
-func (c *Core) ability() *workerpb.CacheAbility {
-	a := c.hop.Shard.Cache
-	return &workerpb.CacheAbility{
-		Truncate: workerpb.TruncateAbility(a.Truncate), Copy: workerpb.CopyAbility(a.Copy), Marks: proto.Uint32(a.Marks),
-		Capacity: c.open.GetContextTokens(),
-	}
-}
-
-// weaker is what both can do. Greater numbers are weaker.
-func weaker(a, b *workerpb.CacheAbility) *workerpb.CacheAbility {
-	return &workerpb.CacheAbility{
-		Truncate: max(a.GetTruncate(), b.GetTruncate()), Copy: max(a.GetCopy(), b.GetCopy()),
-		Marks: proto.Uint32(min(a.GetMarks(), b.GetMarks())), Capacity: min(a.GetCapacity(), b.GetCapacity()),
-	}
 }
 
 // report is what this hop brought to the opening.

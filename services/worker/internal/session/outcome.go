@@ -19,7 +19,9 @@ func (c *Core) Outcome(now time.Time, o Outcome) []Effect {
 		c.job, c.restDeadline = nil, time.Time{}
 		switch o.Kind {
 		case WorkOpen:
-			c.reserved(o)
+			c.reserved(j, o)
+		case WorkAdopt:
+			c.adopted(o)
 		case WorkTruncate:
 			c.wentBack(j, o)
 		case WorkStep:
@@ -86,9 +88,11 @@ func (c *Core) evaluated(j *job, o Outcome) {
 		err = r.Err
 	}
 	c.usage.compute += r.Compute
+	c.marked(j, o)
 	if err == nil {
 		c.cache.chain.Append(j.tokens...)
 		c.cache.reach = r.Cache.Reach
+		c.cache.prefilled = j.prefill
 		c.usage.evaluated += uint64(len(j.tokens))
 	}
 	if c.engineLost(err) || s == nil {

@@ -33,6 +33,8 @@ type player struct {
 	window  int64
 	faults  int // engine failures still to come
 	attempt uint64
+	reach   []*workerpb.LengthSpan  // as last said
+	offers  []*workerpb.PrefixOffer // of the next Open
 }
 
 // sentStep is one step and its fate.
@@ -50,12 +52,23 @@ func newPlayer(t *testing.T, seed uint64) *player {
 	model := fake.Default()
 	model.EndAt = engine.Pos(20 + p.r.IntN(60))
 	cuts := [][]uint32{{}, {2}, {1, 3}}[p.r.IntN(3)]
-	p.world = newWorld(t, model, cuts...)
+	p.world = newMixedWorld(t, model, func(int) fake.Options { return p.able(model) }, cuts...)
 	p.log, p.skew = &p.trace, p.r.IntN(2) == 0
 	if p.r.IntN(2) == 0 {
 		p.hops[0].hop.Ring = "w0:7000"
 	}
 	return p
+}
+
+// able is the model with caches that go back in one of the ways there are.
+func (p *player) able(model fake.Options) fake.Options {
+	switch p.r.IntN(3) {
+	case 0:
+		model.Truncate, model.Copy, model.Marks = engine.TruncateNone, engine.CopyWhole, uint32(1+p.r.IntN(4))
+	case 1:
+		model.Truncate, model.Copy, model.Marks, model.Window = engine.TruncateWindow, engine.CopyWhole, uint32(1+p.r.IntN(4)), uint32(2+p.r.IntN(8))
+	}
+	return model
 }
 
 func (p *player) fail(format string, args ...any) {
@@ -70,7 +83,9 @@ func (p *player) begin() {
 	for tries := 0; o == nil; tries++ {
 		p.attempt++
 		p.got, p.seen, p.ended = nil, 0, nil
-		p.send(&workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Open{Open: p.openMessage(p.attempt)}})
+		open := p.openMessage(p.attempt)
+		open.Prefix = p.offers
+		p.send(&workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Open{Open: open}})
 		p.settle()
 		for _, m := range p.got { // an attempt that is still open says Closed first
 			o = cmp.Or(o, m.GetOpened())
@@ -90,6 +105,10 @@ func (p *player) begin() {
 	if length > len(before) {
 		p.fail("opened with %d tokens, there were %d", length, len(before))
 	}
+	if n := o.GetWindow().GetSteps(); o.GetAbility().GetTruncate() == workerpb.TruncateAbility_TRUNCATE_ABILITY_NONE && n > o.GetAbility().GetMarks() {
+		p.fail("a window of %d steps with %v", n, o.GetAbility())
+	}
+	p.reach = o.GetCache().GetReach()
 	p.cache = slices.Clone(before[:length])
 	p.everyHop("Opened")
 	p.sent, p.byID, p.next, p.last = nil, map[uint64]*sentStep{}, 1, 0
@@ -105,6 +124,55 @@ func (p *player) everyHop(when string) {
 			p.fail("at %s: hop %d holds %v, the driver %v", when, i, n.held, p.cache)
 		}
 	}
+}
+
+// everyReach demands that every hop's engine can go back to all that was said.
+func (p *player) everyReach() {
+	for i, n := range p.hops {
+		state := n.state(engine.SessionID{n.seats})
+		for _, s := range p.reach {
+			for l := s.GetFrom(); l <= s.GetTo(); l++ {
+				if !slices.ContainsFunc(state.Reach, func(s engine.Span) bool { return uint32(s.From) <= l && l <= uint32(s.To) }) {
+					p.fail("the reach %v was said, hop %d has %v", p.reach, i, state.Reach)
+				}
+			}
+		}
+	}
+}
+
+// closeKeeping ends the session, keeps what it cached, and says which of some prefixes the next one must begin with.
+func (p *player) closeKeeping() (expected uint32) {
+	for _, n := range p.hops {
+		n.kept = nil
+	}
+	p.send(&workerpb.SessionRequest{Kind: &workerpb.SessionRequest_Close{Close: &workerpb.Close{KeepPrefix: true}}})
+	p.settle()
+	chain := newChain(p.model.Fingerprint())
+	chain.Append(p.cache...)
+	p.offers = nil
+	for range 1 + p.r.IntN(4) {
+		l := uint32(p.r.IntN(len(p.cache) + 1))
+		if p.r.IntN(3) == 0 {
+			l = chain.Len()
+		}
+		h, _ := chain.At(l)
+		if l > 0 {
+			p.offers = append(p.offers, &workerpb.PrefixOffer{Length: l, ChainHash: h[:]})
+		}
+	}
+	for _, o := range p.offers {
+		all := true
+		for i, n := range p.hops {
+			if len(n.kept) != min(len(p.cache), 1) {
+				p.fail("hop %d keeps %d caches", i, len(n.kept))
+			}
+			all = all && n.kept[0].Offered(n.hop.Shard.Cache.Copy, []*workerpb.PrefixOffer{o}, 128) == o.GetLength()
+		}
+		if all {
+			expected = max(expected, o.GetLength())
+		}
+	}
+	return expected
 }
 
 func (p *player) tokens(n int) []uint32 {
@@ -131,6 +199,9 @@ func (p *player) sendStep(after uint64, length uint32, known bool) (uint32, bool
 		m = generate(id, after, length, uint32(1+p.r.IntN(6)), p.tokens(2)...)
 	default:
 		length = uint32(p.r.IntN(int(length + 1)))
+		if n := len(p.reach); n > 0 && p.r.IntN(2) == 0 {
+			length = min(length, p.reach[p.r.IntN(n)].GetTo())
+		}
 		m = truncate(id, after, 0, length)
 		m.GetStep().GetExpectCache().Length = nil
 	}
@@ -187,6 +258,7 @@ func (p *player) take() {
 			s := p.byID[kind.StepFailed.GetStepId()]
 			s.replies++
 			s.failed = true
+			p.reach = kind.StepFailed.GetCache().GetReach()
 		case *workerpb.SessionResponse_Closed:
 			p.fail("closed: %v", kind.Closed)
 		}
@@ -197,6 +269,7 @@ func (p *player) take() {
 func (p *player) result(m *workerpb.StepResult) {
 	s := p.byID[m.GetStepId()]
 	s.replies++
+	p.reach = m.GetCache().GetReach()
 	p.last = max(p.last, s.id)
 	if m.GetFinish() == workerpb.Finish_FINISH_CANCELLED && !s.stopped {
 		p.fail("step %d was kept, and nobody asked for that", s.id)
@@ -290,6 +363,7 @@ func (p *player) atRest() {
 		p.fail("%d of %d steps of credit came back", p.steps, p.window)
 	}
 	p.everyHop("rest")
+	p.everyReach()
 	for i, n := range p.hops {
 		if n.core.State() != tables.SessionActive {
 			p.fail("hop %d is %v at rest", i, n.core.State())
@@ -387,9 +461,18 @@ func play(t *testing.T, seed uint64) int {
 			p.round()
 		}
 		p.proof()
+		if p.r.IntN(4) == 0 {
+			expected := p.closeKeeping()
+			p.begin()
+			if len(p.cache) != int(expected) {
+				p.fail("offered %v, opened with %d tokens, want %d", p.offers, len(p.cache), expected)
+			}
+			p.offers = nil
+			p.proof()
+		}
 		if p.r.IntN(2) == 0 {
 			after := p.last
-			for range 3 {
+			for range min(3, p.steps) {
 				id := p.next
 				p.sendStep(after, uint32(len(p.cache)), false)
 				after = id

@@ -11,9 +11,13 @@ import (
 type job struct {
 	step    *step // whose tokens are evaluated, or whose Truncate is done; nil: another matter
 	tokens  []uint32
-	iterate bool // an iteration, not the step's own tokens
-	undo    bool // a truncation that takes failed steps back
-	stopped bool // StopWork was asked for
+	iterate bool   // an iteration, not the step's own tokens
+	undo    bool   // a truncation that takes failed steps back
+	stopped bool   // StopWork was asked for
+	prefill bool   // the step is a Prefill
+	context uint32 // tokens that are reserved
+	unmark  []uint32
+	mark    *mark // is taken before the step; nil: none
 }
 
 // pump begins whatever can begin now, until nothing more can.
@@ -70,7 +74,8 @@ func (c *Core) beginStep(s *step) bool {
 		c.failHere(s, c.mine(err))
 		return true
 	}
-	if !c.roomFor(s) {
+	unmark, mark, ok := c.markFor(s)
+	if !ok || !c.roomFor(s) {
 		return false
 	}
 	s.start, s.sampled = c.cache.length(), 0
@@ -80,16 +85,19 @@ func (c *Core) beginStep(s *step) bool {
 			c.truncated(s)
 			return true
 		}
-		c.submit(&job{step: s}, Work{Kind: WorkTruncate, Session: c.id, Length: engine.Pos(t.GetLength())})
+		c.submit(&job{step: s}, Work{Kind: WorkTruncate, Session: c.seat, Length: engine.Pos(t.GetLength())})
 		return true
 	}
-	c.submit(&job{step: s, tokens: tokensOf(s.message)}, c.work(s, s.tokens, s.data))
+	j := &job{step: s, tokens: tokensOf(s.message), prefill: s.message.GetPrefill() != nil, unmark: unmark, mark: mark}
+	w := c.work(s, s.tokens, s.data)
+	w.Unmark, w.Mark = positions(unmark), mark != nil
+	c.submit(j, w)
 	return true
 }
 
 // work is a call of the engine for a step or an iteration of it.
 func (c *Core) work(s *step, tokens []engine.TokenID, boundary []byte) Work {
-	w := engine.Step{Session: c.id, Start: engine.Pos(c.cache.length()), Tokens: tokens}
+	w := engine.Step{Session: c.seat, Start: engine.Pos(c.cache.length()), Tokens: tokens}
 	if width := c.hop.widthIn(); width > 0 {
 		w.Boundary = engine.Rows{N: uint32(len(tokens)), Width: width, Data: boundary}
 	}
@@ -103,7 +111,7 @@ func (c *Core) work(s *step, tokens []engine.TokenID, boundary []byte) Work {
 	if c.place.first {
 		hops = 1 + c.place.below
 	}
-	return Work{Kind: WorkStep, Session: c.id, Step: w, Hops: hops}
+	return Work{Kind: WorkStep, Session: c.seat, Step: w, Hops: hops}
 }
 
 // fence is the rules that a step must keep when its turn comes.
@@ -121,7 +129,7 @@ func (c *Core) fence(s *step) *fault.Error {
 		return c.mismatch("the step expects other tokens than the %d that are there", length)
 	}
 	if t := s.truncate(); t != nil {
-		if !c.cache.canBe(min(t.GetLength(), length)) {
+		if to := t.GetLength(); to > 0 && to < length && !(c.cache.canBe(to) && (c.place.last || holds(c.belowReach, to))) {
 			return c.mismatch("the cache of %d tokens cannot go back to %d", length, t.GetLength())
 		}
 		return nil

@@ -239,8 +239,11 @@ func (s *stage) route(cuts []uint32) {
 	model := fake.Default()
 	model.EndAt = engine.Pos(cuts[0])
 	model.Truncate = cmp.Or(s.truncate, model.Truncate)
-	if model.Truncate == engine.TruncateWindow {
-		model.Window = 4
+	switch model.Truncate {
+	case engine.TruncateWindow:
+		model.Window, model.Copy, model.Marks = 4, engine.CopyWhole, 3
+	case engine.TruncateNone:
+		model.Copy, model.Marks = engine.CopyWhole, 3
 	}
 	s.world = newWorld(s.t, model, cuts[1:]...)
 	s.log, s.express = &s.out, true

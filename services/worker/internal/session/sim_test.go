@@ -58,6 +58,14 @@ type node struct {
 	poisoned bool        // its next result holds NaN
 	fails    engine.Code // how its next step fails
 	held     []uint32    // tokens that the engine was given, as it holds them
+	seats    byte        // that were given out
+	kept     []keptCache // oldest first
+}
+
+// keptCache is a cache that outlived its session, with its tokens.
+type keptCache struct {
+	session.Kept
+	tokens []uint32
 }
 
 var (
@@ -68,10 +76,15 @@ var (
 
 // newWorld makes a route of hops with layers [0,cuts[0]), [cuts[0],cuts[1]), … of one fake model.
 func newWorld(t testing.TB, model fake.Options, cuts ...uint32) *world {
+	return newMixedWorld(t, model, func(int) fake.Options { return model }, cuts...)
+}
+
+// newMixedWorld is newWorld with caches that go back otherwise at each hop.
+func newMixedWorld(t testing.TB, model fake.Options, at func(hop int) fake.Options, cuts ...uint32) *world {
 	w := &world{t: t, now: start, model: model}
 	first := uint32(0)
 	for i, end := range append(cuts, model.NLayer) {
-		w.hops = append(w.hops, newNode(t, model, i, engine.LayerRange{First: first, End: end}))
+		w.hops = append(w.hops, newNode(t, at(i), i, engine.LayerRange{First: first, End: end}))
 		first = end
 	}
 	return w
@@ -96,17 +109,20 @@ func newNode(t testing.TB, model fake.Options, index int, layers engine.LayerRan
 		WorkerID: fmt.Sprintf("w%d", index), Instance: [16]byte{byte(index)}, Fingerprint: model.Fingerprint(), Shard: info,
 		Revisions: session.Revisions{Min: 1, Max: 1}, Limits: limits,
 		Features: []*workerpb.Feature{
-			{Name: "session", Status: on}, {Name: "chain", Status: on}, {Name: "hub", Status: on}, {Name: "sampling.logprobs", Status: on},
+			{Name: "session", Status: on}, {Name: "cache.prefix", Status: on}, {Name: "chain", Status: on}, {Name: "hub", Status: on}, {Name: "sampling.logprobs", Status: on},
 			{Name: "ring", Status: workerpb.FeatureStatus_FEATURE_STATUS_OFF, Reason: "later"},
 		},
 	}
 	n := &node{index: index, hop: hop, engine: e, id: sessionID, wins: session.Room{Window: limits.WindowBytes, Outgoing: 1 << 20}}
-	n.core = session.New(hop, sessionID, key, forgetful{})
+	n.reset()
 	return n
 }
 
 // reset makes a hop forget the session, as a worker does when it is gone.
-func (n *node) reset() { n.core = session.New(n.hop, n.id, key, forgetful{}) }
+func (n *node) reset() {
+	n.seats++
+	n.core = session.New(n.hop, n.id, engine.SessionID{n.seats}, key, forgetful{})
+}
 
 // forgetful is a memory of no faults.
 type forgetful struct{}
@@ -267,6 +283,8 @@ func (w *world) compute(n *node) {
 	case session.WorkRelease:
 		o.Err = n.engine.Release(ctx, job.Session)
 		n.held = nil
+	case session.WorkAdopt:
+		n.adopt(job, &o)
 	case session.WorkTruncate:
 		o.Cache, o.Err = n.engine.Truncate(ctx, job.Session, job.Length)
 		if o.Err == nil {
@@ -281,13 +299,57 @@ func (w *world) compute(n *node) {
 	}
 }
 
+// adopt copies the kept cache that fits the longest offer.
+func (n *node) adopt(job session.Work, o *session.Outcome) {
+	var best *keptCache
+	var length uint32
+	for i := range n.kept {
+		if l := n.kept[i].Offered(n.hop.Shard.Cache.Copy, job.Offers, job.Context); l > length {
+			best, length = &n.kept[i], l
+		}
+	}
+	if best == nil {
+		return
+	}
+	o.Kept = &best.Kept
+	o.Cache, o.Err = n.engine.Copy(context.Background(), best.Seat, job.Session, engine.Pos(length))
+	if o.Err == nil {
+		n.held = append([]uint32(nil), best.tokens[:length]...)
+	}
+}
+
+// state is what the engine holds for a session.
+func (n *node) state(seat engine.SessionID) engine.CacheState {
+	state, _ := n.engine.Truncate(context.Background(), seat, 1<<31) // nothing, where it holds none
+	return state
+}
+
+// marks drops and takes what a step asks for.
+func (n *node) marks(job session.Work, o *session.Outcome) bool {
+	ctx := context.Background()
+	for _, at := range job.Unmark {
+		if _, o.Err = n.engine.Unmark(ctx, job.Session, at); o.Err != nil {
+			return false
+		}
+	}
+	if job.Mark {
+		_, o.Err = n.engine.Mark(ctx, job.Session)
+	}
+	o.Marked = o.Err == nil
+	return o.Marked
+}
+
 func (w *world) step(n *node, job session.Work, o *session.Outcome) {
 	if n.stop { // the engine obeys at once here; that it comes too late is tried by not stopping
 		o.Result = engine.StepResult{Err: engine.Errorf(engine.Cancelled, "stopped")}
 		return
 	}
+	if !n.marks(job, o) {
+		w.t.Errorf("hop %d: %v", n.index, o.Err)
+		return
+	}
 	if n.fails != "" {
-		o.Result = engine.StepResult{Err: engine.Errorf(n.fails, "made up")}
+		o.Result = engine.StepResult{Err: engine.Errorf(n.fails, "made up"), Cache: n.state(job.Session)}
 		n.fails = ""
 		return
 	}
@@ -347,6 +409,8 @@ func (w *world) apply(n *node, effects []session.Effect) {
 			n.stop = true
 		case session.Widen:
 			widen += e.Bytes
+		case session.Keep:
+			n.kept = append(n.kept, keptCache{e.Kept, append([]uint32(nil), n.held...)})
 		case session.Gone:
 			n.gone++
 		case session.Impossible:

@@ -203,7 +203,7 @@ func (c *Core) goBack(length uint32) bool {
 	if c.job != nil {
 		return false
 	}
-	c.submit(&job{undo: true}, Work{Kind: WorkTruncate, Session: c.id, Length: engine.Pos(length)})
+	c.submit(&job{undo: true}, Work{Kind: WorkTruncate, Session: c.seat, Length: engine.Pos(length)})
 	return true
 }
 

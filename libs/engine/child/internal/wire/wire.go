@@ -81,7 +81,8 @@ type Call struct {
 	Session engine.SessionID
 	Number  uint64             // of the batch (CancelStep, CancelBatch) or load (CancelLoad, Progress) that is meant
 	Context uint32             // Open: tokens
-	Length  engine.Pos         // Truncate
+	From    engine.SessionID   // Copy
+	Length  engine.Pos         // Truncate, Unmark, Copy
 	Load    engine.LoadRequest // Load
 	Deep    bool               // Health
 	Bound   time.Duration      // Health: how long it may take
@@ -99,7 +100,7 @@ type Reply struct {
 	Counts       Counts
 	Capabilities *engine.Capabilities // Describe, Load, Health
 	Info         engine.ShardInfo     // Load
-	Cache        engine.CacheState    // Truncate
+	Cache        engine.CacheState    // Truncate, Mark, Unmark, Copy
 	Health       engine.Health        // Health
 	Progress     *engine.LoadProgress // Progress: the next report; nil once the load is over
 	Tokens       []engine.TokenID

@@ -23,6 +23,7 @@ func (s *Session) apply(effects []session.Effect) (failed []session.Outcome) {
 			s.directory.Refuse(s.offering, e.Err)
 		case session.Dial:
 			s.address = e.Address
+			e.Open.CacheDomain = s.domain.below()
 			s.link = s.directory.options.Dialer.Open(e.Address, e.Open, e.Open.GetBudget().AsDuration(), s)
 		case session.Down:
 			if s.link != nil && !s.link.Send(e.Message, e.Control) {
@@ -39,11 +40,13 @@ func (s *Session) apply(effects []session.Effect) (failed []session.Outcome) {
 		case session.HangUp:
 			s.hangUp()
 		case session.Submit:
-			if err := s.residence.scheduler.Submit(s.job(e.Work)); err != nil && e.Work.Kind != session.WorkRelease {
-				failed = append(failed, session.Outcome{Kind: e.Work.Kind, Err: err})
+			if o, failedAtOnce := s.submit(e.Work); failedAtOnce {
+				failed = append(failed, o)
 			}
 		case session.StopWork:
-			s.residence.scheduler.Cancel(s.id)
+			s.residence.scheduler.Cancel(s.seat)
+		case session.Keep:
+			s.residence.prefixes.keep(s.domain, e.Kept)
 		case session.Widen:
 			widen += e.Bytes
 		case session.FreeWindow:
@@ -88,6 +91,7 @@ func (s *Session) attach() {
 	s.upstream = s.offering
 	s.upstream.session = s
 	s.upstream.attached.Store(s)
+	s.domain = s.upstream.domain
 	s.directory.freeWindow(s.window)
 	s.window, s.offered = s.offered, 0
 }

@@ -79,6 +79,7 @@ func (d *Directory) first(u *Upstream, m *workerpb.SessionRequest) *fault.Error 
 	if err := (memory{d.suspects, whoIs(id, open.GetSessionKey())}).refusal(); err != nil {
 		return err
 	}
+	u.domain = domainOf(u.caller, open.GetCacheDomain())
 	for {
 		s, err := d.find(r, id, open.GetSessionKey(), u.caller.Account)
 		if err != nil {

@@ -45,7 +45,8 @@ type Options struct {
 	Limits        session.Limits
 	WindowBytes   uint64        // sum of all windows
 	OutgoingBytes uint64        // sum of what waits to be sent to all peers
-	Sessions      uint32        // at once
+	Sessions      uint32        // at once, kept prefixes included
+	KeptBytes     uint64        // of kept prefixes; 0: none are kept
 	Buffered      *outbox.Gauge // of all that is buffered for peers; nil: one of its own
 	Quotas        *quota.Quotas // of principals; nil: the usual ones
 	BatchTokens   int           // most rows of one native call
@@ -69,6 +70,7 @@ type Directory struct {
 	drained  time.Time  // when sessions will be closed; zero: not draining
 	windows  uint64     // bytes granted
 	streams  uint64     // that hold room for what they send
+	before   PrefixUse  // of shards that are gone
 	changed  chan struct{}
 	totals   totals
 }
@@ -78,6 +80,7 @@ type residence struct {
 	loaded    shard.Loaded
 	hop       *session.Hop
 	scheduler *batch.Scheduler
+	prefixes  *prefixes
 }
 
 // leastFrame is the smallest full frame that the contract allows, bytes.
@@ -124,14 +127,18 @@ func (d *Directory) Settle(l shard.Loaded) {
 	})
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.shard, d.drained = &residence{l, hop, scheduler}, time.Time{}
+	d.shard, d.drained = &residence{l, hop, scheduler, newPrefixes(d.options, l.Info, scheduler, d.before)}, time.Time{}
 }
 
 // Drain refuses new sessions, tells the open ones and ends those that linger.
 func (d *Directory) Drain(left time.Duration) {
 	d.mu.Lock()
 	d.drained = time.Now().Add(left)
+	r := d.shard
 	d.mu.Unlock()
+	if r != nil {
+		r.prefixes.clear()
+	}
 	for _, s := range d.all() {
 		s.drain(left)
 	}
@@ -159,6 +166,9 @@ func (d *Directory) Evict(ctx context.Context, why *fault.Error) {
 	d.mu.Lock()
 	gone := d.shard
 	d.shard = nil
+	if gone != nil {
+		d.before = gone.prefixes.used()
+	}
 	d.mu.Unlock()
 	if gone == nil {
 		return
@@ -214,8 +224,12 @@ func (d *Directory) Features(c engine.Capabilities, held *engine.ShardInfo) []*w
 	list := []*workerpb.Feature{
 		on("session"), chained, on("hub"), on("text.tokenize"), ring,
 		not("text.chat", off, "this version renders no chat templates"),
-		not("cache.prefix", off, "this version keeps no prefixes"),
-		not("cache.marks", off, "this version goes back only where the engine's cache can"),
+		on("cache.marks"),
+	}
+	if d.options.KeptBytes > 0 {
+		list = append(list, on(session.FeaturePrefix))
+	} else {
+		list = append(list, not(session.FeaturePrefix, off, "kept_bytes of this worker is 0"))
 	}
 	list = append(list, engineFeature(c, engine.FeatureGrammar), engineFeature(c, engine.FeatureLogprobs))
 	for _, name := range []string{"boundary.f16", "boundary.bf16", "boundary.stripes", "mtp", "auxiliary_state"} {

@@ -62,12 +62,24 @@ func (d *Directory) Use(capacity uint64) *workerpb.CacheUse {
 		}
 		reserved += uint64(s.info().ContextTokens)
 	}
-	use.Sessions, use.Lingering, use.Kept = proto.Uint32(open), proto.Uint32(lingering), proto.Uint32(0)
+	kept := d.Prefixes()
+	reserved += kept.Tokens
+	use.Sessions, use.Lingering, use.Kept = proto.Uint32(open), proto.Uint32(lingering), proto.Uint32(kept.Kept)
 	use.ReservedTokens, use.FreeTokens = proto.Uint64(reserved), proto.Uint64(capacity-min(capacity, reserved))
 	if lingering > 0 {
 		use.Oldest = durationpb.New(oldest)
 	}
 	return &use
+}
+
+// Prefixes is how kept prefixes are used.
+func (d *Directory) Prefixes() PrefixUse {
+	if r := d.residence(); r != nil {
+		return r.prefixes.used()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return PrefixUse{Hits: d.before.Hits, Misses: d.before.Misses}
 }
 
 // DrainLeft is the time until sessions are closed; false when the worker does not drain.
@@ -115,13 +127,15 @@ func (d *Directory) Metrics() *workerpb.GetMetricsResponse {
 	defer d.mu.Unlock()
 	m := &workerpb.GetMetricsResponse{
 		Total: proto.Clone(&d.totals.usage).(*workerpb.Usage), SessionsOpened: d.totals.opened,
-		ImpossibleTransitions: d.totals.impossible, BufferedBytes: proto.Uint64(d.options.Buffered.Now()), BufferedMost: proto.Uint64(d.options.Buffered.Most()),
+		ImpossibleTransitions: d.totals.impossible, Prefixes: &workerpb.PrefixUse{}, BufferedBytes: proto.Uint64(d.options.Buffered.Now()), BufferedMost: proto.Uint64(d.options.Buffered.Most()),
 	}
 	for code, n := range d.totals.errors {
 		m.Errors = append(m.Errors, &workerpb.ErrorCount{Code: uint32(code), Count: n})
 	}
 	slices.SortFunc(m.Errors, func(a, b *workerpb.ErrorCount) int { return int(a.GetCode()) - int(b.GetCode()) })
 	if d.shard != nil {
+		used := d.shard.prefixes.used()
+		m.Prefixes = &workerpb.PrefixUse{Kept: used.Kept, Bytes: used.Bytes, Hits: used.Hits, Misses: used.Misses}
 		t := d.shard.scheduler.Totals()
 		m.Instance, m.Batches, m.BatchRows, m.SharedRows = d.shard.hop.Instance[:], t.Batches, t.Rows, t.SharedRows
 	}

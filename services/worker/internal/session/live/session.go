@@ -20,6 +20,8 @@ type Session struct {
 	residence *residence
 	id        engine.SessionID
 	memory    memory
+	seat      engine.SessionID // its name in the engine
+	domain    domain           // of the present attempt
 	began     time.Time
 
 	mu        sync.Mutex
@@ -44,8 +46,10 @@ type Session struct {
 
 func newSession(d *Directory, r *residence, id engine.SessionID, key []byte, counted func()) *Session {
 	now := time.Now()
-	m := memory{d.suspects, whoIs(id, key)}
-	s := &Session{directory: d, residence: r, id: id, memory: m, began: now, active: now, counted: counted, core: session.New(r.hop, id, key, m)}
+	m, seat := memory{d.suspects, whoIs(id, key)}, r.prefixes.seat()
+	s := &Session{
+		directory: d, residence: r, id: id, seat: seat, memory: m, began: now, active: now, counted: counted, core: session.New(r.hop, id, seat, key, m),
+	}
 	s.timer = time.AfterFunc(time.Hour, s.tick)
 	s.timer.Stop()
 	return s
@@ -81,8 +85,8 @@ func (s *Session) broken(p any) {
 		}
 	}
 	s.detach()
-	s.residence.scheduler.Cancel(s.id)
-	_ = s.residence.scheduler.Submit(&batch.Job{Kind: batch.Release, Session: s.id}) // refused when nothing is left to release
+	s.residence.scheduler.Cancel(s.seat)
+	_ = s.residence.scheduler.Submit(&batch.Job{Kind: batch.Release, Session: s.seat}) // refused when nothing is left to release
 	s.directory.freeWindow(s.window)
 	s.finish()
 }
@@ -337,17 +341,30 @@ func (s *Session) Ended(l *chain.Link, opened bool, err *fault.Error) {
 	s.do(func(now time.Time) []session.Effect { return s.core.Unreachable(now, err) })
 }
 
+// submit hands work to the scheduler. Work that cannot be begun has its outcome at once.
+func (s *Session) submit(w session.Work) (o session.Outcome, atOnce bool) {
+	var err error
+	if w.Kind == session.WorkAdopt {
+		if !s.residence.prefixes.adopt(s.domain, w, s.outcome) {
+			return session.Outcome{Kind: w.Kind}, true
+		}
+	} else {
+		err = s.residence.scheduler.Submit(s.job(w))
+	}
+	return session.Outcome{Kind: w.Kind, Err: err}, err != nil && w.Kind != session.WorkRelease
+}
+
 // job turns the core's work into the scheduler's.
 func (s *Session) job(w session.Work) *batch.Job {
 	suspects, who := s.directory.suspects, s.memory.who
 	j := &batch.Job{
-		Session: w.Session, Context: w.Context, Step: w.Step, Hops: w.Hops, Length: w.Length,
+		Session: w.Session, Context: w.Context, Step: w.Step, Hops: w.Hops, Length: w.Length, Unmark: w.Unmark, Mark: w.Mark,
 		Alone: suspects.alone(who),
 	}
 	switch w.Kind {
 	case session.WorkOpen:
 		j.Kind = batch.Open
-		j.Retry = func() bool { return s.directory.evictOldest(s) }
+		j.Retry = func() bool { return s.residence.prefixes.evict() || s.directory.evictOldest(s) }
 	case session.WorkStep:
 		j.Kind = batch.Step
 	case session.WorkTruncate:
@@ -361,7 +378,7 @@ func (s *Session) job(w session.Work) *batch.Job {
 		if j.Alone && j.Kind == batch.Step && o.Err == nil && o.Result.Err == nil {
 			suspects.passed(who)
 		}
-		s.outcome(session.Outcome{Kind: w.Kind, Err: o.Err, Cache: o.Cache, Result: o.Result})
+		s.outcome(session.Outcome{Kind: w.Kind, Err: o.Err, Cache: o.Cache, Result: o.Result, Marked: o.Marked})
 	}
 	return j
 }

@@ -23,6 +23,7 @@ type Upstream struct {
 	out       *outbox.Outbox[*workerpb.SessionResponse]
 
 	caller   Caller                  // set before the first message; used by the reader alone
+	domain   domain                  // of its Open; set before the session is
 	session  *Session                // set by the first message; used by the reader alone
 	attached atomic.Pointer[Session] // the same, for the writer
 	refused  bool                    // the first message was refused; used by the reader alone
