@@ -99,7 +99,7 @@ func (p *player) begin() {
 		}
 	}
 	length := int(o.GetCache().GetLength())
-	if length > len(before) && p.attempt > 1 {
+	if p.attempt > 1 { // steps that the broken link left unanswered may have run, a Truncate among them
 		before = p.hops[0].held
 	}
 	if length > len(before) {
