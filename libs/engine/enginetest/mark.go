@@ -86,7 +86,7 @@ func (s suite) marksOnce(t *testing.T) {
 func (s suite) marksBound(t *testing.T) {
 	sh := s.marking(t)
 	limit := sh.info.Cache.Marks
-	if limit > 8 {
+	if limit > 16 {
 		t.Skipf("%d marks are more than this case fills", limit)
 	}
 	session := sh.open(t, 1, 32)
