@@ -223,15 +223,16 @@ func TestOneWorkerConforms(t *testing.T) {
 	}
 }
 
-// An idle bound that a case can wait for, a cache that returns to marks alone, and one that goes back only so far.
+// An idle bound that a case can wait for, caches that return to marks alone, and one that goes back only so far; slow enough for a
+// cancel to come in time.
 func TestWorkersOfOtherKindsConform(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"--idle", "1s", "--ring-advertise", ""},
-		{"--model", "fake:layers=6,truncate=none,marks=3"},
-		{"--model", "fake:layers=6,truncate=none,marks=1"},
-		{"--model", "fake:layers=6,truncate=window,window=16,marks=2"},
-		{"--model", "fake:layers=6,copy=whole", "--kept-bytes", "0"},
+		{"--model", "fake:layers=6,truncate=none,marks=3,script=step slow 300us"},
+		{"--model", "fake:layers=6,truncate=none,marks=1,script=step slow 300us"},
+		{"--model", "fake:layers=6,truncate=window,window=16,marks=2,script=step slow 300us"},
+		{"--model", "fake:layers=6,copy=whole,script=step slow 300us", "--kept-bytes", "0"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			t.Parallel()
