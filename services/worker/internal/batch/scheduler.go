@@ -334,7 +334,7 @@ func (s *Scheduler) step(jobs []*Job) {
 	defer cancel()
 	jobs = s.marked(s.begin(jobs, cancel))
 	if len(jobs) == 0 {
-		s.rest()
+		s.idle()
 		return
 	}
 	batch := make([]engine.Step, len(jobs))
@@ -414,8 +414,8 @@ func (s *Scheduler) mark(j *Job) (state engine.CacheState, err error) {
 	return state, err
 }
 
-// rest says that no call came of what was begun.
-func (s *Scheduler) rest() {
+// idle says that no call came of what was begun.
+func (s *Scheduler) idle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running, s.cancel = nil, nil
