@@ -44,7 +44,7 @@ type LoadRequest struct {
 	BatchTokens    uint32     // rows of one native call, ≥ 1
 	MicroBatch     uint32     // rows of one native micro-batch, 1 to BatchTokens
 	Threads        uint32     // compute threads, ≥ 1
-	CacheType      string     // element of the KV cache: f32, f16 or q8_0
+	CacheType      string     // element of the KV cache: f32, f16, q8_0 or q4_0
 	FlashAttention bool
 	MemoryMap      bool // map the file and share its pages; false reads the own tensors into memory
 	ShortWindow    bool // layers with a sliding window keep little more than it sees; false: they keep all, and go back to any length

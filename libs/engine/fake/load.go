@@ -90,6 +90,6 @@ func checkLoad(req engine.LoadRequest) error {
 	check(req.BatchTokens >= 1, "batch tokens is 0; it must be 1 or more")
 	check(req.MicroBatch >= 1 && req.MicroBatch <= req.BatchTokens, "the micro-batch is %d; it must be 1 to batch tokens (%d)", req.MicroBatch, req.BatchTokens)
 	check(req.Threads >= 1, "threads is 0; it must be 1 or more")
-	check(slices.Contains([]string{"f32", "f16", "q8_0"}, req.CacheType), "the cache type is %q; it must be f32, f16 or q8_0", req.CacheType)
+	check(slices.Contains([]string{"f32", "f16", "q8_0", "q4_0"}, req.CacheType), "the cache type is %q; it must be f32, f16, q8_0 or q4_0", req.CacheType)
 	return errors.Join(faults...)
 }

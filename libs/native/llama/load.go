@@ -11,6 +11,7 @@ import (
 	"math/bits"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
+	"github.com/distributed-gguf-runtime/dgr/libs/native/footprint"
 	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
 )
 
@@ -68,8 +69,8 @@ func (e *shardEngine) load(ctx context.Context, req engine.LoadRequest, r *repor
 		return none, stopped(ctx)
 	}
 	total := model.OwnBytes(req.Layers)
-	if free := devices()[0].MemoryFree; !req.MemoryMap && total > free {
-		return none, engine.Errorf(engine.EngineOutOfMemory, "layers %s take %d MiB and %d MiB are free; take fewer layers, or map the file", req.Layers, total>>20, free>>20)
+	if err := checkMemory(model, req, devices()[0]); err != nil {
+		return none, err
 	}
 	r.report(engine.LoadReading, 0, total)
 	n, err := loadNative(model.Paths, req, req.Sessions+1, func(stage int, done, of uint64) bool {
@@ -148,6 +149,30 @@ func openModel(req engine.LoadRequest) (*gguf.Model, error) {
 	return model, nil
 }
 
+// checkMemory refuses what would not fit, and says by how much: the system grants memory that it does not have, and kills
+// the process that uses it.
+func checkMemory(m *gguf.Model, req engine.LoadRequest, d engine.Device) error {
+	layers := req.Layers
+	if layers.End == 0 {
+		layers.End = m.NLayer()
+	}
+	need := footprint.NewCosts(m, footprint.Options{
+		Context: req.ContextLimit, Sessions: req.Sessions, CacheType: req.CacheType, MicroBatch: req.MicroBatch, FlashAttention: req.FlashAttention,
+	}).Need(int(layers.First), int(layers.End))
+	const mib = 1 << 20
+	told := fmt.Sprintf("layers %s take %d MiB (weights %d, caches of %d sessions of %d tokens %d, scratch %d)", layers, need.Total()/mib,
+		need.Weights/mib, req.Sessions, req.ContextLimit, need.Cache/mib, need.Overhead/mib)
+	switch {
+	case need.Total() > d.MemoryTotal:
+		return engine.Errorf(engine.EngineOutOfMemory, "%s and the machine has %d MiB; take fewer layers, fewer sessions or a shorter context", told, d.MemoryTotal/mib)
+	case !req.MemoryMap && need.Total() > d.MemoryFree:
+		return engine.Errorf(engine.EngineOutOfMemory, "%s and %d MiB are free; take fewer layers, fewer sessions or a shorter context, or map the file", told, d.MemoryFree/mib)
+	case need.Cache+need.Overhead > d.MemoryFree: // mapped weights can come and go
+		return engine.Errorf(engine.EngineOutOfMemory, "%s and %d MiB are free, less than caches and scratch; take fewer sessions or a shorter context", told, d.MemoryFree/mib)
+	}
+	return nil
+}
+
 // checkRequest finds all that is wrong with the options.
 func checkRequest(req engine.LoadRequest) error {
 	var faults []error
@@ -163,8 +188,8 @@ func checkRequest(req engine.LoadRequest) error {
 	check(req.BatchTokens >= 1, "batch tokens is 0; it must be 1 or more")
 	check(req.MicroBatch >= 1 && req.MicroBatch <= req.BatchTokens, "the micro-batch is %d; it must be 1 to batch tokens (%d)", req.MicroBatch, req.BatchTokens)
 	check(req.Threads >= 1, "threads is 0; it must be 1 or more")
-	check(known, "the cache type is %q; it must be f32, f16 or q8_0", req.CacheType)
-	check(req.CacheType != "q8_0" || req.FlashAttention, "a q8_0 cache needs flash attention; turn it on")
+	check(known, "the cache type is %q; it must be f32, f16, q8_0 or q4_0", req.CacheType)
+	check(!footprint.Quantised(req.CacheType) || req.FlashAttention, "a %s cache needs flash attention; turn it on", req.CacheType)
 	return errors.Join(faults...)
 }
 

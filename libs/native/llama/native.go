@@ -98,7 +98,7 @@ const (
 	stagePaging  = int(C.DGR_PAGING)
 )
 
-var cacheTypes = map[string]C.uint32_t{"f32": C.DGR_CACHE_F32, "f16": C.DGR_CACHE_F16, "q8_0": C.DGR_CACHE_Q8_0}
+var cacheTypes = map[string]C.uint32_t{"f32": C.DGR_CACHE_F32, "f16": C.DGR_CACHE_F16, "q8_0": C.DGR_CACHE_Q8_0, "q4_0": C.DGR_CACHE_Q4_0}
 
 // loadNative makes an engine with slots slots.
 func loadNative(paths []string, req engine.LoadRequest, slots uint32, progress loadProgress) (*native, error) {

@@ -96,7 +96,7 @@ func TestCacheTypes(t *testing.T) {
 		flash   bool
 		mmap    bool
 		threads uint32
-	}{{"f32", false, true, 1}, {"f32", true, false, 1}, {"f16", false, false, 1}, {"q8_0", true, true, 1}, {"f16", true, true, 2}} {
+	}{{"f32", false, true, 1}, {"f32", true, false, 1}, {"f16", false, false, 1}, {"q8_0", true, true, 1}, {"q4_0", true, true, 1}, {"f16", true, true, 2}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			req := request(path)
 			req.CacheType, req.FlashAttention, req.MemoryMap, req.Threads = c.cache, c.flash, c.mmap, c.threads

@@ -69,7 +69,7 @@ options parse(int argc, char ** argv) {
         } else if (flag == "--no-mmap") {
             o.map = false;
         } else {
-            fail("unknown flag " + flag + "; usage: dgr-native-bench -m MODEL [-p N] [-n N] [-t N] [-b N] [-u N] [-r N] [--no-flash] [--cache f32|f16|q8_0] [--no-mmap]");
+            fail("unknown flag " + flag + "; usage: dgr-native-bench -m MODEL [-p N] [-n N] [-t N] [-b N] [-u N] [-r N] [--no-flash] [--cache f32|f16|q8_0|q4_0] [--no-mmap]");
         }
     }
     if (o.model.empty()) {
@@ -89,7 +89,10 @@ ggml_type cache_type(const std::string & name) {
     if (name == "q8_0") {
         return GGML_TYPE_Q8_0;
     }
-    fail("--cache must be f32, f16 or q8_0");
+    if (name == "q4_0") {
+        return GGML_TYPE_Q4_0;
+    }
+    fail("--cache must be f32, f16, q8_0 or q4_0");
 }
 
 void decode(llama_context * context, const std::vector<llama_token> & tokens, int start, bool logits) {

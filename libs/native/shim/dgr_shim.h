@@ -45,7 +45,8 @@ typedef enum dgr_code {
 typedef enum dgr_cache_type {
     DGR_CACHE_F32  = 0,
     DGR_CACHE_F16  = 1,
-    DGR_CACHE_Q8_0 = 2 // needs flash attention
+    DGR_CACHE_Q8_0 = 2, // needs flash attention
+    DGR_CACHE_Q4_0 = 3  // the same
 } dgr_cache_type;
 
 typedef enum dgr_want {

@@ -85,8 +85,8 @@ void check_params(const dgr_load_params & p) {
     need(p.batch_rows >= 1 && p.batch_rows <= INT32_MAX, "batch_rows must be at least 1");
     need(p.micro_rows >= 1 && p.micro_rows <= p.batch_rows, "micro_rows must be 1 to batch_rows");
     need(p.threads >= 1 && p.threads <= 512, "threads must be 1 to 512");
-    need(p.cache_type <= DGR_CACHE_Q8_0, "cache_type is unknown");
-    need(p.cache_type != DGR_CACHE_Q8_0 || p.flash_attention, "a q8_0 cache needs flash attention");
+    need(p.cache_type <= DGR_CACHE_Q4_0, "cache_type is unknown");
+    need(p.cache_type < DGR_CACHE_Q8_0 || p.flash_attention, "a quantised cache needs flash attention");
     const uint64_t padded = (uint64_t(p.slot_tokens) + slot_padding - 1) / slot_padding * slot_padding;
     need(padded * p.slots <= INT32_MAX, "slot_tokens times slots must stay below 2^31");
 }
@@ -151,7 +151,8 @@ void load_model(dgr_engine & e, const char * const * paths, uint32_t n_paths, co
 }
 
 ggml_type cache_type(uint32_t type) {
-    return type == DGR_CACHE_F32 ? GGML_TYPE_F32 : type == DGR_CACHE_F16 ? GGML_TYPE_F16 : GGML_TYPE_Q8_0;
+    constexpr ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 }; // in the order of dgr_cache_type
+    return types[type];
 }
 
 // check_cache refuses caches that the system would promise and not deliver: the kernel grants the address space and kills

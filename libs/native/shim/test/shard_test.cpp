@@ -35,6 +35,7 @@ const config configs[] = {
     { "flash f16, micro-batch 16", 1, DGR_CACHE_F16, 16 },
     { "plain f32", 0, DGR_CACHE_F32, 32 },
     { "flash q8_0", 1, DGR_CACHE_Q8_0, 256 },
+    { "flash q4_0", 1, DGR_CACHE_Q4_0, 256 },
 };
 
 constexpr uint32_t batch_rows = 256, slot_tokens = 512, n_slots = 3;
@@ -72,7 +73,8 @@ struct whole : runner {
         cp.n_threads       = 1;
         cp.n_threads_batch = 1;
         cp.flash_attn_type = c.flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
-        cp.type_k = cp.type_v = c.cache_type == DGR_CACHE_F32 ? GGML_TYPE_F32 : c.cache_type == DGR_CACHE_F16 ? GGML_TYPE_F16 : GGML_TYPE_Q8_0;
+        constexpr ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 }; // in the order of dgr_cache_type
+        cp.type_k = cp.type_v = types[c.cache_type];
         cp.kv_unified         = false;
         cp.swa_full           = true;
         context               = llama_init_from_model(model, cp);

@@ -10,6 +10,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/distributed-gguf-runtime/dgr/libs/native/footprint"
 	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
 	"github.com/distributed-gguf-runtime/dgr/services/gateway/internal/fail"
 )
@@ -51,7 +52,7 @@ func Command() *cobra.Command {
 	fs.StringSliceVar(&f.addresses, "addresses", nil, "HOST:PORT of each machine's worker, in the same order (default HOST-1:7711,HOST-2:7711,…)")
 	fs.Uint32Var(&f.Context, "context", 0, "longest context of a session, tokens (default 2048, or what the model was trained for if that is less)")
 	fs.Uint32Var(&f.Sessions, "sessions", workerSessions, "sessions at once, 1 to 255")
-	fs.StringVar(&f.CacheType, "cache-type", "f16", "element of the KV cache: f32, f16 or q8_0")
+	fs.StringVar(&f.CacheType, "cache-type", "f16", "element of the KV cache: f32, f16, q8_0 or q4_0")
 	fs.Uint32Var(&f.MicroBatch, "micro-batch", workerBatch, "most tokens of one native micro-batch")
 	fs.BoolVar(&f.FlashAttention, "flash-attention", false, "plan for workers with flash attention")
 	fs.BoolVar(&f.Fewest, "fewest", false, "use as few machines as possible")
@@ -112,9 +113,8 @@ func (f *flags) check() ([]uint64, error) {
 	fault(f.Context > 1<<24, "--context %d is too long: give at most %d", f.Context, 1<<24)
 	fault(f.Sessions < 1 || f.Sessions > 255, "--sessions %d: give 1 to 255", f.Sessions)
 	fault(f.MicroBatch < 1 || f.MicroBatch > workerBatch, "--micro-batch %d: give 1 to %d", f.MicroBatch, workerBatch)
-	_, known := cacheElement[f.CacheType]
-	fault(!known, "--cache-type %q: give f32, f16 or q8_0", f.CacheType)
-	fault(f.CacheType == "q8_0" && !f.FlashAttention, "--cache-type q8_0 needs flash attention: add --flash-attention")
+	fault(!slices.Contains(footprint.CacheTypes(), f.CacheType), "--cache-type %q: give f32, f16, q8_0 or q4_0", f.CacheType)
+	fault(footprint.Quantised(f.CacheType) && !f.FlashAttention, "--cache-type %s needs flash attention: add --flash-attention", f.CacheType)
 	if len(faults) > 0 {
 		return nil, fail.Usagef("%s", strings.Join(faults, "; "))
 	}

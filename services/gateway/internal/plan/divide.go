@@ -1,6 +1,16 @@
 package plan
 
-import "math"
+import (
+	"math"
+
+	"github.com/distributed-gguf-runtime/dgr/libs/native/footprint"
+)
+
+// costs answers what any shard of a model takes.
+type costs interface {
+	Layers() int
+	Need(first, end int) footprint.Need
+}
 
 // span is the layers [first, end) on one machine; first == end: none.
 type span struct{ first, end int }
@@ -8,20 +18,20 @@ type span struct{ first, end int }
 // divide cuts the layers among machines, in their order, so that the fullest machine is as empty as it can be, and the
 // others then as even as they can be; fullness is weights and caches over the memory left beside the overhead. With
 // fewest it first of all leaves as many machines unused as possible. It returns nil where nothing fits.
-func divide(c *costs, memory []uint64, fewest bool) []span {
+func divide(c costs, memory []uint64, fewest bool) []span {
 	fill := func(i, first, end int) float64 {
-		n := c.need(first, end)
+		n := c.Need(first, end)
 		if n.Total() > memory[i] {
 			return math.Inf(1)
 		}
 		return float64(n.Weights+n.Cache) / float64(memory[i]-n.Overhead)
 	}
-	top, spans := search(c.layers, len(memory), fewest, fill, func(so, x float64) float64 { return max(so, x) })
+	top, spans := search(c.Layers(), len(memory), fewest, fill, func(so, x float64) float64 { return max(so, x) })
 	if spans == nil {
 		return nil
 	}
 	limit := top * (1 + 1e-12) // sums are taken in another order than before
-	_, spans = search(c.layers, len(memory), fewest, func(i, first, end int) float64 {
+	_, spans = search(c.Layers(), len(memory), fewest, func(i, first, end int) float64 {
 		x := fill(i, first, end)
 		if x > limit {
 			return math.Inf(1)
@@ -84,15 +94,15 @@ func search(layers, machines int, fewest bool, cost func(i, first, end int) floa
 
 // fit says whether divide would find a way. The more layers the first machines take the less is left for the others, so
 // each takes what it can hold.
-func fit(c *costs, memory []uint64) bool {
+func fit(c costs, memory []uint64) bool {
 	reach := 0
 	for _, free := range memory {
-		for end := c.layers; end > reach; end-- {
-			if c.need(reach, end).Total() <= free {
+		for end := c.Layers(); end > reach; end-- {
+			if c.Need(reach, end).Total() <= free {
 				reach = end
 				break
 			}
 		}
 	}
-	return reach == c.layers
+	return reach == c.Layers()
 }

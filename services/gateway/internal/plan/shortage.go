@@ -7,17 +7,18 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/distributed-gguf-runtime/dgr/libs/native/footprint"
 	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
 )
 
 // Shortage says that a model does not fit, by how much, and what would help.
 type Shortage struct {
-	Need     Need   // of all shards, on machines just large enough
-	Have     uint64 // memory of all machines, bytes
-	Each     uint64 // that every machine would need more, bytes
-	Another  uint64 // memory of one more machine with which it would fit, bytes
-	Context  uint32 // the longest context, shorter than asked for, with which it fits; 0: none
-	Sessions uint32 // the most sessions, fewer than asked for, with which it fits; 0: none
+	Need     footprint.Need // of all shards, on machines just large enough
+	Have     uint64         // memory of all machines, bytes
+	Each     uint64         // that every machine would need more, bytes
+	Another  uint64         // memory of one more machine with which it would fit, bytes
+	Context  uint32         // the longest context, shorter than asked for, with which it fits; 0: none
+	Sessions uint32         // the most sessions, fewer than asked for, with which it fits; 0: none
 
 	machines int
 }
@@ -55,12 +56,12 @@ func roundUp(n uint64) string {
 
 // shortage finds out what would help.
 func shortage(m *gguf.Model, memory []uint64, o Options) *Shortage {
-	c := newCosts(m, o)
+	c := footprint.NewCosts(m, o.Options)
 	s := &Shortage{machines: len(memory)}
 	for _, x := range memory {
 		s.Have += x
 	}
-	fits := func(c *costs, memory []uint64) bool {
+	fits := func(c costs, memory []uint64) bool {
 		if !gguf.Adapted(m.Architecture()) {
 			return whole(c, memory) != nil
 		}
@@ -73,7 +74,7 @@ func shortage(m *gguf.Model, memory []uint64, o Options) *Shortage {
 		}
 		return grown
 	}
-	all := c.need(0, c.layers).Total() + uint64(len(memory))*(c.last+c.tied)
+	all := c.Need(0, c.Layers()).Total() + uint64(len(memory))*c.Least()
 	s.Each = least(all, func(x uint64) bool { return fits(c, more(x)) })
 	spans := divide(c, more(s.Each), true)
 	if !gguf.Adapted(m.Architecture()) {
@@ -81,19 +82,19 @@ func shortage(m *gguf.Model, memory []uint64, o Options) *Shortage {
 	}
 	for _, p := range spans {
 		if p.first < p.end {
-			s.Need = s.Need.plus(c.need(p.first, p.end))
+			s.Need = s.Need.Plus(c.Need(p.first, p.end))
 		}
 	}
 	s.Another = least(all, func(x uint64) bool { return fits(c, append(slices.Clone(memory), x)) })
-	s.Context = uint32(cellStep * most(uint64(o.Context-1)/cellStep, func(n uint64) bool {
+	s.Context = uint32(footprint.CellStep * most(uint64(o.Context-1)/footprint.CellStep, func(n uint64) bool {
 		shorter := o
-		shorter.Context = uint32(n * cellStep)
-		return fits(newCosts(m, shorter), memory)
+		shorter.Context = uint32(n * footprint.CellStep)
+		return fits(footprint.NewCosts(m, shorter.Options), memory)
 	}))
 	s.Sessions = uint32(most(uint64(o.Sessions-1), func(n uint64) bool {
 		fewer := o
 		fewer.Sessions = uint32(n)
-		return fits(newCosts(m, fewer), memory)
+		return fits(footprint.NewCosts(m, fewer.Options), memory)
 	}))
 	return s
 }

@@ -36,7 +36,7 @@ type Config struct {
 	Threads        uint32
 	Batch          uint32 // rows of one native call
 	MicroBatch     uint32 // 1 to Batch
-	CacheType      string // f32, f16 or q8_0
+	CacheType      string // f32, f16, q8_0 or q4_0
 	FlashAttention bool
 	MemoryMap      bool
 	ShortWindow    bool // sliding windows keep little more than they see

@@ -1,7 +1,7 @@
-// Package plan is `dgr plan`: which layers of a model go to which machine, from the memory of the machines and the header
-// of the model, before anything is started.
+// Package footprint says what a shard takes of a machine's memory, from the header of the model, before anything is loaded:
+// dgr plan divides by it, and the engine refuses by it what does not fit, instead of dying later.
 //
-// It estimates what a worker needs as
+// It estimates
 //
 //	weights   the own tensors, to the byte
 //	cache     Σ own layers (keys + values) × element × cells × slots
@@ -11,15 +11,14 @@
 //	            7 × width + cells × (1 + heads)       (with flash attention: cells × 1.5 in place of it)
 //
 // where cells is the context rounded up to 256 and slots is the sessions and one more for the probe; keys and values are the
-// KV heads times the length of a head, and an element takes 2 bytes with f16, 4 with f32 and 34/32 with q8_0. Layers
-// with a sliding window keep the whole context, since the engine goes back to any length. The last summand was measured
-// on llama.cpp's CPU backend and holds for it within some MiB; 96 MiB is room for the process itself.
+// KV heads times the length of a head, and an element takes 2 bytes with f16, 4 with f32, 34/32 with q8_0 and 18/32 with
+// q4_0. Layers with a sliding window keep the whole context, since the engine goes back to any length. The last summand was
+// measured on llama.cpp's CPU backend and holds for it within some MiB; 96 MiB is room for the process itself.
 //
-// What must stay out: starting workers, and measured speed.
-package plan
+// What must stay out: which shard goes where, and what the machine has.
+package footprint
 
 import (
-	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 	"github.com/distributed-gguf-runtime/dgr/libs/native/gguf"
 )
 
@@ -27,20 +26,37 @@ import (
 type Options struct {
 	Context        uint32 // longest context of a session, tokens
 	Sessions       uint32 // at once
-	CacheType      string // f16, f32 or q8_0
+	CacheType      string // one of CacheTypes
 	MicroBatch     uint32 // tokens of one native micro-batch
 	FlashAttention bool
-	Fewest         bool // leave machines unused where the others suffice
 }
+
+// CellStep is what the length of a cache is a multiple of, in tokens.
+const CellStep = 256
 
 const (
 	processBytes = 96 << 20
 	tokenBytes   = 256 // of a worker's own tables, for each token of the vocabulary
-	cellStep     = 256 // a cache is a multiple of this many tokens long
 )
 
-// cacheElement is the bytes of an element, as a fraction.
-var cacheElement = map[string][2]uint64{"f32": {4, 1}, "f16": {2, 1}, "q8_0": {34, 32}}
+// CacheTypes are the elements that a cache can have.
+func CacheTypes() []string { return []string{"f32", "f16", "q8_0", "q4_0"} }
+
+// Quantised says whether a cache of that type needs flash attention.
+func Quantised(cacheType string) bool { return cacheType == "q8_0" || cacheType == "q4_0" }
+
+// element is the bytes of an element of the cache, as a fraction.
+func element(cacheType string) [2]uint64 {
+	switch cacheType {
+	case "f32":
+		return [2]uint64{4, 1}
+	case "q8_0":
+		return [2]uint64{34, 32}
+	case "q4_0":
+		return [2]uint64{18, 32}
+	}
+	return [2]uint64{2, 1}
+}
 
 // Need is what a shard takes, in bytes.
 type Need struct {
@@ -52,12 +68,13 @@ type Need struct {
 // Total is the sum.
 func (n Need) Total() uint64 { return n.Weights + n.Cache + n.Overhead }
 
-func (n Need) plus(o Need) Need {
+// Plus is both together.
+func (n Need) Plus(o Need) Need {
 	return Need{n.Weights + o.Weights, n.Cache + o.Cache, n.Overhead + o.Overhead}
 }
 
-// costs answers what any shard of a model needs, in constant time.
-type costs struct {
+// Costs answers what any shard of a model needs, in constant time.
+type Costs struct {
 	layers             int
 	weights, cache     []uint64 // of the layers before i, i from 0 to layers
 	head, tail, shared uint64   // weights outside the layers
@@ -65,9 +82,10 @@ type costs struct {
 	inner, last        uint64   // overhead of a shard that is no tail, and of the tail
 }
 
-func newCosts(m *gguf.Model, o Options) *costs {
+// NewCosts reads a model.
+func NewCosts(m *gguf.Model, o Options) *Costs {
 	n := int(m.NLayer())
-	c := &costs{layers: n, weights: make([]uint64, n+1), cache: make([]uint64, n+1)}
+	c := &Costs{layers: n, weights: make([]uint64, n+1), cache: make([]uint64, n+1)}
 	for _, t := range m.Tensors {
 		c.addTensor(m, t)
 	}
@@ -80,7 +98,7 @@ func newCosts(m *gguf.Model, o Options) *costs {
 }
 
 // addTensor counts a tensor where it belongs; weights holds the single layers until they are summed up.
-func (c *costs) addTensor(m *gguf.Model, t gguf.Tensor) {
+func (c *Costs) addTensor(m *gguf.Model, t gguf.Tensor) {
 	switch m.Role(t) {
 	case gguf.RoleLayer:
 		if il, _ := m.Layer(t); il < c.layers {
@@ -101,11 +119,11 @@ func (c *costs) addTensor(m *gguf.Model, t gguf.Tensor) {
 }
 
 // cells is the length of a cache for one session, in tokens.
-func cells(o Options) uint64 { return (uint64(o.Context) + cellStep - 1) / cellStep * cellStep }
+func cells(o Options) uint64 { return (uint64(o.Context) + CellStep - 1) / CellStep * CellStep }
 
 func cacheOf(m *gguf.Model, il uint32, o Options) uint64 {
 	keys, values := m.CacheRow(il)
-	e := cacheElement[o.CacheType]
+	e := element(o.CacheType)
 	return (keys + values) * e[0] * cells(o) * uint64(o.Sessions+1) / e[1]
 }
 
@@ -123,8 +141,14 @@ func overhead(m *gguf.Model, o Options) (inner, tail uint64) {
 	return base + 4*uint64(o.MicroBatch)*row, base + 4*uint64(o.MicroBatch)*max(row, vocab+2*width)
 }
 
-// need is what the shard [first, end) takes.
-func (c *costs) need(first, end int) Need {
+// Layers is how many the model has.
+func (c *Costs) Layers() int { return c.layers }
+
+// Least is what any shard takes at least beside its layers: that of a tail.
+func (c *Costs) Least() uint64 { return c.last + c.tied }
+
+// Need is what the shard [first, end) takes.
+func (c *Costs) Need(first, end int) Need {
 	n := Need{
 		Weights:  c.weights[end] - c.weights[first] + c.shared,
 		Cache:    c.cache[end] - c.cache[first],
@@ -141,9 +165,4 @@ func (c *costs) need(first, end int) Need {
 		}
 	}
 	return n
-}
-
-// layerRange names a shard as the rest of the system does.
-func layerRange(first, end int) engine.LayerRange {
-	return engine.LayerRange{First: uint32(first), End: uint32(end)}
 }
