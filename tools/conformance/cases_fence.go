@@ -324,7 +324,7 @@ func outsideReach(t *T) {
 func cancelCases() []Case {
 	return []Case{
 		{ID: "cancel.keep", Clauses: []string{"GEN-7"}, Says: "undo false ends a run between iterations: CANCELLED, whole iterations kept, and every token told.", Run: cancelKeep},
-		{ID: "cancel.undo", Clauses: []string{"GEN-7", "STP-10", "CAN-1"}, Says: "undo true takes a run back to its start on every hop.", Run: func(t *T) {
+		{ID: "cancel.undo", Clauses: []string{"GEN-7", "STP-10", "CAN-1", "MRK-1"}, Says: "undo true takes a run back to its start on every hop.", Run: func(t *T) {
 			d := t.openDriver(func(o *workerpb.Open) { o.Receive.Tokens = proto.Uint32(2) }) // so that it waits
 			d.result(d.put(d.step(prefill(t.ids(4, 1)...))))
 			id := d.give(d.step(generate(8, t.ids(2, 2))))

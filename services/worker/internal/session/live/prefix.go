@@ -16,7 +16,7 @@ type domain [sha256.Size]byte
 
 // domainOf is the domain of an Open: of the caller, and within it of the one for whom that keeps, where it is a hop.
 func domainOf(c Caller, within []byte) domain {
-	if c == (Caller{}) && len(within) == 0 {
+	if c.Principal == "" && c.OnBehalfOf == "" && len(within) == 0 {
 		return domain{}
 	}
 	var named []byte
