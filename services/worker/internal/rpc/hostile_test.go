@@ -54,6 +54,7 @@ func returned(w *worker, id byte) *workerpb.SessionRequest {
 // boundaryStep is a step of hostileRows tokens without its boundary's bytes.
 func boundaryStep(id, after uint64, at uint32) *workerpb.SessionRequest {
 	m := step(id, after, at, prompt(1, 2, 3, 4, 5, 6, 7, 8))
+	m.GetStep().Budget = durationpb.New(time.Minute)
 	m.GetStep().Boundary = &workerpb.Boundary{
 		Rows: hostileRows, Width: hostileWidth, Encoding: workerpb.BoundaryEncoding_BOUNDARY_ENCODING_F32, Size: hostileRows * hostileWidth * 4,
 	}
@@ -202,11 +203,14 @@ func soon(t *testing.T, what string, so func() bool) {
 // when they have gone.
 func TestHostileClientsAreBounded(t *testing.T) {
 	w := hostileWorker(t)
-	honest := dialTo(t, w)
-	honest.send(returned(w, 0))
-	if honest.receive().GetOpened() == nil {
+	patient, enough := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer enough()
+	honest := &driver{t: t, conn: connect(t, w), cancel: enough}
+	stream, ok := begin(patient, honest.conn, w, 0, nil)
+	if !ok {
 		t.Fatal("the honest session does not open")
 	}
+	honest.stream = stream
 	goroutines := runtime.NumGoroutine()
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -219,7 +223,7 @@ func TestHostileClientsAreBounded(t *testing.T) {
 	for i := range 200 {
 		clients.Go(func() { kinds[i%len(kinds)](ctx, conns[i%len(conns)], w, byte(i+1)) })
 	}
-	goesOn(t, honest, 40)
+	goesOn(t, honest, 20)
 	most := w.dir.Buffered().Most()
 	cancel()
 	clients.Wait()
