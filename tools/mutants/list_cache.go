@@ -13,7 +13,6 @@ func markMutants() []Mutant {
 		{"mark.not-dropped", []string{"MRK-1"}, pump, "w.Unmark, w.Mark = positions(unmark), mark != nil", "w.Mark = mark != nil"},
 		{"mark.needed-one-dropped", []string{"MRK-1"}, marks, "if !c.needs(m) && (idle < 0", "if (m.at > 0 || !c.needs(m)) && (idle < 0"},
 		{"mark.end-of-prefill-dropped", []string{"MRK-4"}, marks, "idle < 0 || c.cache.marks[idle].at == end", "idle < 0 || end == 1<<31"},
-		{"mark.behind-kept", []string{"MRK-5"}, marks, "return m.at > length })\n\tc.prefilled", "return m.at > length+1<<20 })\n\tc.prefilled"},
 		{"mark.more-steps-than-marks", []string{"MRK-3"}, marks, "return min(steps, max(a.GetMarks(), 1))", "return steps"},
 		{"mark.counted-down-by-any", []string{"MRK-2"}, marks, "marks = b.GetMarks()\n", "marks = min(marks, b.GetMarks())\n"},
 		{"mark.reach-of-the-next-hop-ignored", []string{"FEN-5", "CAC-3"}, pump, "!(c.cache.canBe(to) && (c.place.last || holds(c.belowReach, to)))", "!c.cache.canBe(to)"},

@@ -38,6 +38,10 @@ type Options struct {
 	Linger        time.Duration // how long the caches survive the stream
 	ReceiveTokens uint32        // tokens that may wait here unread, ≥ 1
 	ReceiveBytes  uint64        // bytes of logits that may wait here unread
+	// Prompt is what the session is going to begin with: where the hops kept it, or its first Offers tokens, for the same caller,
+	// they begin with a copy. Tokens says with what; the caller prefills the rest.
+	Prompt []uint32
+	Offers []uint32 // lengths within Prompt, at most 15, beside the whole
 }
 
 // Default waits patiently and keeps nothing behind.
@@ -103,6 +107,7 @@ func Open(ctx context.Context, r *route.Route, o Options) (*Session, error) {
 		return nil, fault.New(workerpb.ErrorCode_ERROR_CODE_INTERNAL, "no random numbers: %w", err)
 	}
 	s.attempt = 1
+	s.append(o.Prompt...)
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
@@ -184,6 +189,11 @@ func (s *Session) request(ctx context.Context) *workerpb.Open {
 		ContextTokens: o.ContextTokens, Egress: workerpb.Egress_EGRESS_FORWARD,
 		Receive: &workerpb.ReceiveWindow{Tokens: proto.Uint32(o.ReceiveTokens), Bytes: proto.Uint64(o.ReceiveBytes)},
 		Linger:  durationpb.New(o.Linger), Budget: durationpb.New(budget(ctx, o.OpenBudget)),
+	}
+	for _, length := range append([]uint32{uint32(len(o.Prompt))}, o.Offers...) {
+		if hash, ok := s.chain.At(length); ok && length > 0 && s.attempt == 1 {
+			open.Prefix = append(open.Prefix, &workerpb.PrefixOffer{Length: length, ChainHash: hash[:]})
+		}
 	}
 	for _, hop := range s.route.Hops[1:] {
 		open.Route = append(open.Route, &workerpb.RouteHop{Address: hop.Worker.Address(), Layers: layers(hop)})

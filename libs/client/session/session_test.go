@@ -373,6 +373,28 @@ func TestCloseReportsUsageAndIsIdempotent(t *testing.T) {
 	wantCode(t, s.Prefill(t.Context(), []uint32{1}), workerpb.ErrorCode_ERROR_CODE_LIFECYCLE_VIOLATION)
 }
 
+func TestKeptPrefixesAreOfferedAndBegunWith(t *testing.T) {
+	offers := make(chan []*workerpb.PrefixOffer, 1)
+	script := func(h *head) error {
+		offers <- h.opened(8).GetPrefix()
+		return h.untilEnd()
+	}
+	o := options()
+	o.Prompt, o.Offers = []uint32{1, 2, 3, 4}, []uint32{3, 2}
+	s, err := session.Open(t.Context(), discover(t, &server{t: t, script: script, hashes: []uint32{1, 2, 3}}), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Abandon)
+	if got := s.Tokens(); !slices.Equal(got, []uint32{1, 2, 3}) {
+		t.Errorf("it begins with %v, the hops hold the first three", got)
+	}
+	sent := <-offers
+	if len(sent) != 3 || sent[0].GetLength() != 4 || sent[1].GetLength() != 3 || sent[2].GetLength() != 2 || len(sent[0].GetChainHash()) != 16 {
+		t.Errorf("offered were %v", sent)
+	}
+}
+
 func TestResumeFindsWhatTheHopsHold(t *testing.T) {
 	attempts := make(chan *workerpb.Open, 2)
 	script := func(h *head) error {
