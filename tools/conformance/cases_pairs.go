@@ -180,6 +180,7 @@ func pairCases() []Case {
 func orderPairs() []Case {
 	cancelled := peerError(workerpb.ErrorCode_ERROR_CODE_CANCELLED, workerpb.ErrorScope_ERROR_SCOPE_STEP, workerpb.Recovery_RECOVERY_NEVER)
 	return []Case{
+		{ID: "pair.random", Clauses: []string{"OPN-2", "CAN-3", "CAN-4", "FEN-2"}, Says: "Whatever comes in whatever order, an attempt ends when the session table says so, and not before.", Run: randomPairs},
 		{ID: "pair.closing.opened-below", Clauses: []string{"CAN-4"}, Says: "An opening that was closed ends as CANCELLED, though the next hop opens meanwhile.", Run: func(t *T) {
 			m := held(t, tables.SessionOpening)
 			m.link.send(closing())
