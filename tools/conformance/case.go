@@ -25,7 +25,7 @@ func Cases() []Case {
 	for _, group := range [][]Case{
 		capabilityCases(), healthCases(), promiseCases(), strictCases(), revisionCases(), openCases(), routeCases(), attemptCases(), orderCases(),
 		stepCases(), fenceCases(), decodeCases(), generateCases(), samplingCases(), cancelCases(), flowCases(), roomCases(), limitCases(), secretCases(), timeCases(), cacheCases(), markCases(), prefixCases(),
-		endCases(), textCases(), hubCases(), peerCases(), ringCases(), shardCases(), lifecycleCases(), wholePairCases(), lossCases(),
+		endCases(), textCases(), hubCases(), peerCases(), ringCases(), shardCases(), lifecycleCases(), wholePairCases(), lossCases(), edgeCases(),
 	} {
 		all = append(all, group...)
 	}

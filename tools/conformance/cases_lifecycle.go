@@ -66,7 +66,7 @@ func lifecycleCases() []Case {
 				return state != workerpb.ShardState_SHARD_STATE_LOADING && state != ready
 			})
 		}},
-		{ID: "lifecycle.drain", Clauses: []string{"SHD-4", "OPN-18"}, Says: "Drain refuses new sessions, tells the open one, lets it work, and closes it with DRAINED and REPLAY when a shorter budget is over.", Run: drains},
+		{ID: "lifecycle.drain", Clauses: []string{"SHD-4", "OPN-18", "HLT-1"}, Says: "Drain refuses new sessions, tells the open one, lets it work, and closes it with DRAINED and REPLAY when a shorter budget is over.", Run: drains},
 	}
 	for i := range cases {
 		cases[i].Skip = func(t *Target) string {
@@ -234,6 +234,9 @@ func drains(t *T) {
 		t.Errorf("the open session was told %v", m)
 	}
 	t.refuse(draining, func(*workerpb.Open) {})
+	if h := t.health(t.head()); h.GetReady() || h.GetError().GetCode() != draining {
+		t.Errorf("while it drains the health is %v", h)
+	}
 	d.usable()
 	began := time.Now()
 	if _, err := t.head().Shard.Drain(t.ctx, &workerpb.DrainRequest{Budget: durationpb.New(200 * time.Millisecond)}); err != nil {

@@ -138,7 +138,21 @@ func peerCases() []Case {
 			d.result(next)
 		}},
 		{ID: "peer.not-undone-before-answer", Clauses: []string{"FEN-1", "FEN-2", "STP-8"}, Says: "A cancelled step that was forwarded gets no reply before the next hop's; the next hop's result stands.", Run: resultStands},
-		{ID: "peer.cancel-passed-on", Clauses: []string{"FEN-2", "CAN-1", "GEN-7", "FLO-1"}, Says: "CancelStep is passed on with undo, and the step fails with CANCELLED once the next hop has answered; its credit comes back once.", Run: cancelPassedOn},
+		{ID: "peer.cancel-passed-on", Clauses: []string{"FEN-2", "CAN-1", "GEN-7", "FLO-1"}, Says: "CancelStep is passed on with undo, and the step fails with CANCELLED once the next hop has answered; its credit comes back once.", Run: func(t *T) { cancelPassedOn(t, true) }},
+		{ID: "peer.keeping-cancel-passed-on", Clauses: []string{"CAN-1", "FEN-2", "FEN-3"}, Says: "CancelStep with undo false cancels a step that is no run just so.", Run: func(t *T) { cancelPassedOn(t, false) }},
+		{ID: "peer.last-token-not-marked", Clauses: []string{"GEN-1"}, Says: "Behind the last token that max_tokens allows no iteration goes down, even if the next hop does not mark it.", Run: func(t *T) {
+			d, b := t.withPeer(nil)
+			id := d.give(d.step(generate(2, t.ids(2, 1))))
+			s := b.step()
+			b.token(s.GetStepId(), 0, t.ids(1, 3)[0])
+			if it := b.next().GetIteration(); it == nil || it.GetIndex() != 0 {
+				t.Fatalf("the next hop got %v", it)
+			}
+			b.token(s.GetStepId(), 1, t.ids(1, 4)[0])
+			for len(d.of(id).tokens) < 2 && d.take() {
+			}
+			b.silent("behind the last token")
+		}},
 		{ID: "peer.credit", Clauses: []string{"FLO-3"}, Says: "Without credit of the next hop no step is sent to it.", Run: func(t *T) {
 			d, b := t.withPeer(func(o *workerpb.Opened) { o.Window.Steps = proto.Uint32(1) })
 			first := d.put(d.step(prefill(t.ids(2, 1)...)))

@@ -141,11 +141,11 @@ func resultStands(t *T) {
 	d.result(next)
 }
 
-func cancelPassedOn(t *T) {
+func cancelPassedOn(t *T, undo bool) {
 	d, b := t.withPeer(nil)
 	id := d.give(d.step(somePrefill(t)))
 	s := b.step()
-	d.send(cancelStep(id, id, true))
+	d.send(cancelStep(id, id, undo))
 	c := b.next().GetCancelStep()
 	if c == nil || c.GetStepId() != id || c.GetThrough() < id || !c.GetUndo() {
 		t.Fatalf("the next hop got %v", c)

@@ -223,6 +223,9 @@ func (t *T) reach(state *workerpb.CacheState) {
 		if s.From == nil || s.To == nil || s.GetFrom() > s.GetTo() || i > 0 && s.GetFrom() <= spans[i-1].GetTo() {
 			t.Errorf("the reach %v is not ascending and disjoint", spans)
 		}
+		if s.GetTo() > state.GetLength() {
+			t.Errorf("the reach %v of a cache of %d tokens goes beyond them", spans, state.GetLength())
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ func All() []Mutant {
 	var all []Mutant
 	for _, group := range [][]Mutant{
 		openMutants(), routeMutants(), attemptMutants(), strictMutants(), stepMutants(), samplingMutants(), fenceMutants(), flowMutants(), limitMutants(),
-		runMutants(), timeMutants(), cacheMutants(), errorMutants(), chainMutants(), serviceMutants(), lossMutants(), markMutants(), prefixMutants(), ringMutants(), hearsayMutants(),
+		runMutants(), timeMutants(), cacheMutants(), errorMutants(), chainMutants(), serviceMutants(), lossMutants(), outsideMutants(), detailMutants(), markMutants(), prefixMutants(), ringMutants(), hearsayMutants(),
 	} {
 		all = append(all, group...)
 	}
