@@ -98,8 +98,12 @@ func (l *ledger) note(v Verdict) error {
 	return writeJSON(l.state, kept{l.sources, l.done})
 }
 
-// over ends a run that tried everything: the next one begins anew, with what this one learned of names that still exist.
+// over ends a run that tried everything: the next one begins anew, with what this one learned of names that still exist. A
+// run without a state tried some alone and writes nothing.
 func (l *ledger) over(all []Mutant) error {
+	if l.state == "" {
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	learned := map[string]Mark{}
@@ -112,10 +116,8 @@ func (l *ledger) over(all []Mutant) error {
 	if l.hints != "" {
 		failed = append(failed, writeJSON(l.hints, learned))
 	}
-	if l.state != "" {
-		if err := os.Remove(l.state); !errors.Is(err, fs.ErrNotExist) {
-			failed = append(failed, err)
-		}
+	if err := os.Remove(l.state); !errors.Is(err, fs.ErrNotExist) {
+		failed = append(failed, err)
 	}
 	return errors.Join(failed...)
 }

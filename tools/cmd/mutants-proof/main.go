@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string) error {
 		if err != nil {
 			return fmt.Errorf("--run: %w", err)
 		}
-		all, p.Hints, p.State = mutants.Named(all, name.MatchString), "", ""
+		all, p.State = mutants.Named(all, name.MatchString), ""
 	}
 	return p.Mutants(ctx, all, os.Stdout)
 }
