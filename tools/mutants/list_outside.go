@@ -22,7 +22,7 @@ func outsideMutants() []Mutant {
 		{"outside.draining-is-not-ready", []string{"OPN-18"}, directory, "fault.New(workerpb.ErrorCode_ERROR_CODE_DRAINING, \"worker %s takes", "fault.New(workerpb.ErrorCode_ERROR_CODE_SHARD_NOT_READY, \"worker %s takes"},
 		{"outside.stop-id-not-sent", []string{"GEN-2"}, outcome, "\tc.sampled(s, t, ended)\n", "\tif s.finish != workerpb.Finish_FINISH_STOP_TOKEN {\n\t\tc.sampled(s, t, ended)\n\t}\n"},
 		{"outside.first-stop-id-alone", []string{"GEN-1"}, outcome, "slices.Contains(r.stops, uint32(t.Token))", "slices.Contains(r.stops[:min(1, len(r.stops))], uint32(t.Token))"},
-		{"outside.unknown-session-is-an-error", []string{"CAN-4"}, directory, "return nil // NONE: the table answers OK", "return fault.New(workerpb.ErrorCode_ERROR_CODE_SESSION_UNKNOWN, \"session %v\", id)"},
+		{"outside.unknown-session-is-an-error", []string{"CAN-4"}, directory, "d.absent(event) // the table answers OK\n\t\treturn nil", "return fault.New(workerpb.ErrorCode_ERROR_CODE_SESSION_UNKNOWN, \"session %v\", id)"},
 		{"outside.hops-from-the-tail", []string{"OPN-13"}, opening, "o.Hops = append(o.Hops, h)", "o.Hops = append([]*workerpb.HopReport{h}, o.Hops...)"},
 		{"outside.reach-of-before", []string{"CAC-3", "CAC-5"}, caches, "\tc.reach = s.Reach\n}", "}"},
 		{"outside.ready-while-draining", []string{"HLT-1", "HLT-4"}, machine, "return fault.New(workerpb.ErrorCode_ERROR_CODE_DRAINING, \"\")\n\tcase tables.ShardLoading", "return nil\n\tcase tables.ShardLoading"},
