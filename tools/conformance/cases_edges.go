@@ -29,7 +29,11 @@ func edgeCases() []Case {
 		}},
 		{ID: "edge.longest-run", Clauses: []string{"STP-5"}, Says: "A Generate of 2^32 − 1 tokens is CONTEXT_OVERFLOW: sizes do not wrap around.", Run: func(t *T) {
 			d := t.openDriver()
-			d.failed(d.give(d.step(generate(math.MaxUint32, t.ids(3, 1)))), workerpb.ErrorCode_ERROR_CODE_CONTEXT_OVERFLOW)
+			id := d.give(d.step(generate(math.MaxUint32, t.ids(3, 1))))
+			d.failed(id, workerpb.ErrorCode_ERROR_CODE_CONTEXT_OVERFLOW)
+			if n := len(d.of(id).tokens); n > 0 {
+				t.Errorf("%d tokens came before it was refused", n)
+			}
 			d.usable()
 			d.finish()
 		}},

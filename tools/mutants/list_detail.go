@@ -93,7 +93,7 @@ func detailMutants() []Mutant {
 		{"capability.more-sessions-than-fit", []string{"CAP-6"}, capability, "Sessions: o.Sessions,", "Sessions: o.Sessions + 1,"},
 		{"capability.shorter-linger-told", []string{"CAP-6"}, capability, "durationpb.New(o.Limits.MaxLinger)", "durationpb.New(o.Limits.MaxLinger / 2)"},
 		{"capability.smaller-steps-told", []string{"CAP-6"}, capability, "StepTokens: o.Limits.StepTokens,", "StepTokens: o.Limits.StepTokens / 2,"},
-		{"capability.other-window-told", []string{"CAP-6"}, capability, "FirstWindow: credit(o.Limits.WindowSteps,", "FirstWindow: credit(o.Limits.WindowSteps/2,"},
+		{"capability.other-window-told", []string{"CAP-6"}, capability, "FirstWindow: credit(session.WindowSteps(o.Limits.WindowSteps,", "FirstWindow: credit(session.WindowSteps(o.Limits.WindowSteps/2,"},
 		{"capability.idle-not-told", []string{"CAP-6"}, capability, "Idle: durationpb.New(o.Limits.Idle),", ""},
 		{"capability.numerics-without-threads", []string{"CAP-7"}, capability, "Threads: n.Threads,", ""},
 		{"capability.window-larger-than-kept", []string{"OPN-15", "FLO-2"}, opening, "Steps: proto.Uint32(limits.WindowSteps), Bytes", "Steps: proto.Uint32(limits.WindowSteps - 1), Bytes"},
