@@ -311,6 +311,36 @@ func (mr *MockTextEngineMockRecorder) HasChatTemplate() *gomock.Call {
 	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "HasChatTemplate", reflect.TypeOf((*MockTextEngine)(nil).HasChatTemplate))
 }
 
+// ParseChat mocks base method.
+func (m *MockTextEngine) ParseChat(ctx context.Context, parser []byte, text string, partial bool) (string, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "ParseChat", ctx, parser, text, partial)
+	ret0, _ := ret[0].(string)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// ParseChat indicates an expected call of ParseChat.
+func (mr *MockTextEngineMockRecorder) ParseChat(ctx, parser, text, partial interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "ParseChat", reflect.TypeOf((*MockTextEngine)(nil).ParseChat), ctx, parser, text, partial)
+}
+
+// RenderChat mocks base method.
+func (m *MockTextEngine) RenderChat(ctx context.Context, request engine.ChatRequest) (engine.ChatPrompt, error) {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "RenderChat", ctx, request)
+	ret0, _ := ret[0].(engine.ChatPrompt)
+	ret1, _ := ret[1].(error)
+	return ret0, ret1
+}
+
+// RenderChat indicates an expected call of RenderChat.
+func (mr *MockTextEngineMockRecorder) RenderChat(ctx, request interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "RenderChat", reflect.TypeOf((*MockTextEngine)(nil).RenderChat), ctx, request)
+}
+
 // Tokenize mocks base method.
 func (m *MockTextEngine) Tokenize(ctx context.Context, text string, addSpecial, parseSpecial bool) ([]engine.TokenID, error) {
 	m.ctrl.T.Helper()

@@ -133,6 +133,20 @@ type TextEngine interface {
 
 	// HasChatTemplate says whether the model's header carries a chat template.
 	HasChatTemplate() bool
+
+	// RenderChat makes a prompt of a conversation by the template in the model's header. The tokens are those of the prompt
+	// with what the model puts around it, exactly once. It ends within a bounded time, whatever template and request are.
+	//
+	// Errors: NO_TEMPLATE (the header has none, or none that can be read), MALFORMED (the message names the field, or tells
+	// why the template refuses it), INVALID_GRAMMAR (a schema that no grammar can say), CANCELLED, ENGINE_OUT_OF_MEMORY.
+	RenderChat(ctx context.Context, request ChatRequest) (ChatPrompt, error)
+
+	// ParseChat makes an OpenAI message, a JSON object, of an answer as Detokenize writes it with special, without the token
+	// that ended it. parser is ChatPrompt.Parser of any engine of the same model; partial says that more will come.
+	//
+	// Errors: NO_TEMPLATE, MALFORMED (no such parser, or a whole answer that is not in the model's format), CANCELLED,
+	// ENGINE_OUT_OF_MEMORY.
+	ParseChat(ctx context.Context, parser []byte, text string, partial bool) (message string, err error)
 }
 
 // Factory makes a fresh engine in state New and the TextEngine that belongs to it. A worker calls it at start and again

@@ -172,6 +172,7 @@ const (
 	FeatureMultiTokenPrediction = "mtp"
 	FeatureAuxiliaryState       = "auxiliary_state"
 	FeatureGrammar              = "sampling.grammar"
+	FeatureChat                 = "text.chat"
 	FeatureLogprobs             = "sampling.logprobs"
 )
 

@@ -168,6 +168,18 @@ func (s *served) Detokenize(c wire.Call, r *wire.Reply) (err error) {
 	return s.answer(r, err)
 }
 
+// RenderChat makes a prompt of a conversation.
+func (s *served) RenderChat(c wire.Call, r *wire.Reply) (err error) {
+	r.Prompt, err = s.text.RenderChat(s.life, c.Chat)
+	return s.answer(r, err)
+}
+
+// ParseChat makes a message of an answer.
+func (s *served) ParseChat(c wire.Call, r *wire.Reply) (err error) {
+	r.Message, err = s.text.ParseChat(s.life, c.Parser, c.Text, c.Partial)
+	return s.answer(r, err)
+}
+
 func (s *served) answer(r *wire.Reply, err error) error {
 	r.Failure, r.Counts = wire.FailureOf(err), s.count()
 	return nil

@@ -25,7 +25,8 @@ const (
 type Engine struct {
 	process  *process
 	patience time.Duration
-	stepping sync.Mutex // held while a batch runs
+	chats    chan struct{} // one for each chat call that runs
+	stepping sync.Mutex    // held while a batch runs
 	hears    *wire.Hearing
 	speaks   *wire.Speech
 
@@ -54,7 +55,7 @@ func New(o Options) (*Engine, error) {
 	if err != nil {
 		return nil, engine.Errorf(engine.EngineFault, "%w", err)
 	}
-	e := &Engine{process: p, patience: o.Patience, hears: wire.NewHearing(), speaks: wire.NewSpeech()}
+	e := &Engine{process: p, patience: o.Patience, chats: make(chan struct{}, chatsAtOnce), hears: wire.NewHearing(), speaks: wire.NewSpeech()}
 	if _, err := e.quick("Describe", wire.Call{}); err != nil {
 		p.close()
 		return nil, err
@@ -297,10 +298,15 @@ func (e *Engine) gone() bool {
 
 // quick makes a call that computes nothing. Where it takes longer than patience, native code hangs.
 func (e *Engine) quick(method string, c wire.Call) (wire.Reply, error) {
+	return e.within(e.patience, method, c)
+}
+
+// within makes a call that, where it takes longer, is taken for one that hangs.
+func (e *Engine) within(bound time.Duration, method string, c wire.Call) (wire.Reply, error) {
 	if err := e.refusal(); err != nil {
 		return wire.Reply{}, err
 	}
-	hung := time.AfterFunc(e.patience, e.process.kill)
+	hung := time.AfterFunc(bound, e.process.kill)
 	defer hung.Stop()
 	return e.received(<-e.send(method, c).Done)
 }

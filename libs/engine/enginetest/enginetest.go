@@ -121,7 +121,7 @@ func Run(t *testing.T, target Target) {
 		{Copying, s.copyCases()},
 		{Cancelling, s.cancelCases()},
 		{Sampling, s.samplingCases()},
-		{Text, s.textCases()},
+		{Text, append(s.textCases(), s.chatCases()...)},
 		{Observing, s.observeCases()},
 		{Ownership, s.ownershipCases()},
 		{Closing, s.closeCases()},

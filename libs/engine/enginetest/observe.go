@@ -27,7 +27,7 @@ func (s suite) observeCases() []testCase {
 					t.Errorf("feature %q has status %d, want RESERVED", name, status[name])
 				}
 			}
-			for _, name := range []string{engine.FeatureGrammar, engine.FeatureLogprobs} {
+			for _, name := range []string{engine.FeatureChat, engine.FeatureGrammar, engine.FeatureLogprobs} {
 				if status[name] == 0 {
 					t.Errorf("feature %q is not reported", name)
 				}

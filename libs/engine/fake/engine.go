@@ -354,6 +354,7 @@ func (e *fakeEngine) Capabilities() engine.Capabilities {
 		Features: []engine.Feature{
 			{Name: engine.FeatureMultiTokenPrediction, Status: engine.FeatureReserved, Reason: "reserved for a later revision"},
 			{Name: engine.FeatureAuxiliaryState, Status: engine.FeatureReserved, Reason: "reserved for a later revision"},
+			{Name: engine.FeatureChat, Status: engine.FeatureOn},
 			{Name: engine.FeatureGrammar, Status: engine.FeatureOff, Reason: "the fake engine compiles no grammars"},
 			{Name: engine.FeatureLogprobs, Status: engine.FeatureOn},
 		},

@@ -43,7 +43,7 @@ func TestEngine(t *testing.T) {
 	whole := fake.Default()
 	whole.Copy, whole.Marks = engine.CopyWhole, 1
 	wide := fake.Default()
-	wide.Seed, wide.NLayer, wide.Vocab, wide.Width = 9, 3, 400, 33
+	wide.Seed, wide.NLayer, wide.Vocab, wide.Width, wide.ChatTemplate = 9, 3, 400, 33, true
 	for name, o := range map[string]fake.Options{"any": fake.Default(), "window": window, "none": none, "whole": whole, "wide": wide} {
 		t.Run(name, func(t *testing.T) { enginetest.Run(t, target(t, o)) })
 	}

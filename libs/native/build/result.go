@@ -19,7 +19,7 @@ const (
 )
 
 // archives is the link order of the static libraries; each needs what comes after it.
-var archives = []string{"libdgr_shim.a", "libllama.a", "libggml.a", "libggml-cpu.a", "libggml-base.a"}
+var archives = []string{"libdgr_shim.a", "libdgr_chat.a", "libllama.a", "libggml.a", "libggml-cpu.a", "libggml-base.a"}
 
 // Result is a finished build in the cache.
 type Result struct {

@@ -56,6 +56,7 @@ func newEngine(log *slog.Logger) *shardEngine {
 	return &shardEngine{
 		log: log, library: readLibrary(), turn: make(chan struct{}, 1),
 		sessions: make(map[engine.SessionID]*session), sampler: sample.New(),
+		text: textEngine{chats: make(chan struct{}, chatsAtOnce)},
 	}
 }
 
@@ -147,6 +148,7 @@ func (e *shardEngine) Capabilities() engine.Capabilities {
 		Features: []engine.Feature{
 			{Name: engine.FeatureMultiTokenPrediction, Status: engine.FeatureReserved, Reason: "reserved for a later revision"},
 			{Name: engine.FeatureAuxiliaryState, Status: engine.FeatureReserved, Reason: "reserved for a later revision"},
+			{Name: engine.FeatureChat, Status: engine.FeatureOn},
 			{Name: engine.FeatureGrammar, Status: engine.FeatureOff, Reason: "this engine compiles no grammars"},
 			{Name: engine.FeatureLogprobs, Status: engine.FeatureOn},
 		},

@@ -58,6 +58,8 @@ var codes = map[C.dgr_code]engine.Code{
 	C.DGR_OUT_OF_MEMORY:            engine.EngineOutOfMemory,
 	C.DGR_CANCELLED:                engine.Cancelled,
 	C.DGR_NUMERIC_FAULT:            engine.NumericFault,
+	C.DGR_NO_TEMPLATE:              engine.NoTemplate,
+	C.DGR_INVALID_GRAMMAR:          engine.InvalidGrammar,
 }
 
 // failed makes an error of a code and the message that came with it; nil for DGR_OK.
@@ -261,6 +263,32 @@ func (n *native) detokenize(ids []engine.TokenID, special bool, out, message []b
 		return int(size), true, nil
 	}
 	return int(size), false, failed(code, message)
+}
+
+// renderChat makes an answer, a JSON object, of a request, another. Any goroutine; message is room of the caller's.
+func (n *native) renderChat(request, message []byte) ([]byte, error) {
+	var text *C.dgr_text
+	code := C.dgr_chat_render(n.ptr, chars(request), C.size_t(len(request)), &text, chars(message), C.size_t(len(message)))
+	return taken(text), failed(code, message)
+}
+
+// parseChat makes a message, a JSON object, of what was generated. Any goroutine; message is room of the caller's.
+func (n *native) parseChat(parser []byte, generated string, partial bool, message []byte) ([]byte, error) {
+	var text *C.dgr_text
+	code := C.dgr_chat_parse(n.ptr, chars(parser), C.size_t(len(parser)), (*C.char)(unsafe.Pointer(unsafe.StringData(generated))),
+		C.size_t(len(generated)), flag(partial), &text, chars(message), C.size_t(len(message)))
+	return taken(text), failed(code, message)
+}
+
+// taken copies a text of the shim's and frees it; nil is nil.
+func taken(text *C.dgr_text) []byte {
+	if text == nil {
+		return nil
+	}
+	defer C.dgr_text_free(text)
+	var size C.size_t
+	data := C.dgr_text_bytes(text, &size)
+	return C.GoBytes(unsafe.Pointer(data), C.int(size))
 }
 
 // takeLog moves log lines into out, as many as fit, and returns the bytes.

@@ -11,9 +11,10 @@ import (
 
 // textEngine is the TextEngine of a shardEngine.
 type textEngine struct {
-	mu     sync.RWMutex // held for reading inside native code, so that it is not freed there
-	native *native      // nil unless the engine is Loaded
-	absent error        // why native is nil; nil: nothing was loaded yet
+	mu     sync.RWMutex  // held for reading inside native code, so that it is not freed there
+	native *native       // nil unless the engine is Loaded
+	absent error         // why native is nil; nil: nothing was loaded yet
+	chats  chan struct{} // one for each chat call that runs
 }
 
 func (t *textEngine) attach(n *native) {

@@ -7,9 +7,10 @@
 // holds one sentence, cut to its size and ended by a zero byte; message may be NULL and message_size 0. No C++ exception
 // and no longjmp leaves a call. What cannot be caught is an abort inside ggml (a broken assertion): it ends the process.
 //
-// Memory. Whoever allocates frees: dgr_load allocates an engine and dgr_free frees it; every other buffer belongs to the
-// caller, before, during and after the call. The library keeps no pointer of the caller past the call's return, and hands
-// out none of its own but the engine handle and string literals.
+// Memory. Whoever allocates frees: dgr_load allocates an engine and dgr_free frees it, the chat calls allocate a dgr_text
+// and dgr_text_free frees it; every other buffer belongs to the caller, before, during and after the call. The library
+// keeps no pointer of the caller past the call's return, and hands out none of its own but these handles, the bytes of a
+// dgr_text and string literals.
 //
 // Threads. Each function says who may call it: "owner" is one thread at a time; "any" is any thread at any time between
 // the return of dgr_load and the call of dgr_free, also while the owner is inside a call.
@@ -39,7 +40,9 @@ typedef enum dgr_code {
     DGR_CANCELLED                = 6, // stopped by progress callback or dgr_abort; the caches are what they were
     DGR_NUMERIC_FAULT            = 7, // NaN or Inf; the slot is what it was
     DGR_BUFFER_SHORT             = 8, // the caller's buffer holds less than the answer; its size is reported
-    DGR_FAULT                    = 9  // the engine is broken: only dgr_free is left
+    DGR_FAULT                    = 9, // the engine is broken: only dgr_free is left
+    DGR_NO_TEMPLATE              = 10, // the model has no chat template, or none that can be read
+    DGR_INVALID_GRAMMAR          = 11  // a schema that no grammar can say, or a grammar too large
 } dgr_code;
 
 typedef enum dgr_cache_type {
@@ -56,6 +59,7 @@ typedef enum dgr_want {
 } dgr_want;
 
 typedef struct dgr_engine dgr_engine;
+typedef struct dgr_text   dgr_text;
 
 typedef enum dgr_load_stage {
     DGR_LOADING = 1, // llama.cpp reads or maps the own tensors; done and total in thousandths of the work
@@ -228,6 +232,31 @@ dgr_code dgr_tokenize(const dgr_engine * engine, const char * text, size_t size,
 // DGR_MALFORMED (an id is none of the vocabulary's), DGR_BUFFER_SHORT, DGR_OUT_OF_MEMORY.
 dgr_code dgr_detokenize(const dgr_engine * engine, const uint32_t * tokens, size_t n_tokens, uint32_t special, char * out,
                         size_t capacity, size_t * size, char * message, size_t message_size);
+
+// dgr_chat_render makes a prompt of messages by the template in the model's header. request is a JSON object: strings
+// messages, tools, choice, schema and arguments, each as the field of RenderChatRequest in the contract and in UTF-8, and
+// the boolean generate. *text is a JSON object: prompt, tokens, grammar {text, lazy, patterns, tokens, prefill} unless
+// there is none, stops, and parser, which dgr_chat_parse takes. The prompt lacks the BOS and EOS that the tokens have. It
+// is stopped when it takes 10 s of computing, 512 MiB or too deep a stack. The caller frees *text; NULL with any other
+// code than DGR_OK. Any thread.
+//
+// DGR_NO_TEMPLATE, DGR_MALFORMED (the message names the field, or tells what the template says), DGR_INVALID_GRAMMAR,
+// DGR_OUT_OF_MEMORY.
+dgr_code dgr_chat_render(const dgr_engine * engine, const char * request, size_t size, dgr_text ** text, char * message, size_t message_size);
+
+// dgr_chat_parse makes a message of an answer, of which partial says that more will come. parser is what dgr_chat_render
+// gave for the request, here or in another engine of the model. *text is an OpenAI message, a JSON object. Bounds, *text
+// and threads are as with dgr_chat_render.
+//
+// DGR_NO_TEMPLATE, DGR_MALFORMED (no such parser, or a whole answer that is not in the model's format), DGR_OUT_OF_MEMORY.
+dgr_code dgr_chat_parse(const dgr_engine * engine, const char * parser, size_t parser_size, const char * generated, size_t generated_size,
+                        uint32_t partial, dgr_text ** text, char * message, size_t message_size);
+
+// dgr_text_bytes are the *size bytes of a text, as long as it lives. Any thread.
+const char * dgr_text_bytes(const dgr_text * text, size_t * size);
+
+// dgr_text_free frees a text; NULL is no error. Any thread.
+void dgr_text_free(dgr_text * text);
 
 // dgr_ends_generation is 1 when the model ends its answer with this token, else 0. Any thread.
 uint32_t dgr_ends_generation(const dgr_engine * engine, uint32_t token);

@@ -123,12 +123,31 @@ struct context_free {
     void operator()(llama_context * c) const { llama_free(c); }
 };
 
+// tokenize is dgr_tokenize inside the library.
+std::vector<llama_token> tokenize(const llama_vocab * vocab, const char * text, size_t size, bool special, bool parse);
+
+// chat is what an engine keeps for chats.
+struct chat;
+struct chat_free {
+    void operator()(chat * c) const;
+};
+
+std::unique_ptr<chat, chat_free> new_chat();
+
+// has_template says whether the model's header has a chat template.
+bool has_template(const llama_model * model);
+
 } // namespace dgr
+
+struct dgr_text {
+    std::string bytes;
+};
 
 struct dgr_engine {
     mutable dgr::log_buffer                          log;
     std::unique_ptr<llama_model, dgr::model_free>     model;
     std::unique_ptr<llama_context, dgr::context_free> context;
+    std::unique_ptr<dgr::chat, dgr::chat_free>        chat = dgr::new_chat();
     std::vector<dgr::own_tensor>                      tensors;
     dgr_info                                          info{};
     uint32_t                                          batch_rows = 0;

@@ -226,7 +226,7 @@ void fill_model_info(dgr_engine & e, const header & h, const dgr_load_params & p
     info.boundary_in       = uint32_t(llama_shard_width_in(e.model.get()));
     info.boundary_out      = uint32_t(llama_shard_width_out(e.model.get()));
     info.train_context     = uint32_t(std::max(0, llama_model_n_ctx_train(e.model.get())));
-    info.has_chat_template = llama_model_chat_template(e.model.get(), nullptr) != nullptr;
+    info.has_chat_template = dgr::has_template(e.model.get());
 }
 
 } // namespace

@@ -77,7 +77,9 @@ void put_once(std::vector<llama_token> & ids, const llama_vocab * vocab) {
     }
 }
 
-std::vector<llama_token> tokenize(const llama_vocab * vocab, const char * text, size_t size, bool special, bool parse) {
+} // namespace
+
+std::vector<llama_token> dgr::tokenize(const llama_vocab * vocab, const char * text, size_t size, bool special, bool parse) {
     std::vector<llama_token> ids;
     size_t                   run = valid_utf8(text, size);
     // SentencePiece works on bytes by itself.
@@ -106,6 +108,8 @@ std::vector<llama_token> tokenize(const llama_vocab * vocab, const char * text, 
     return ids;
 }
 
+namespace {
+
 void copy_string(char * out, size_t size, const char * text) { dgr::write_message(out, size, text ? text : ""); }
 
 } // namespace
@@ -114,7 +118,7 @@ dgr_code dgr_tokenize(const dgr_engine * engine, const char * text, size_t size,
                       uint32_t * tokens, size_t capacity, size_t * count, char * message, size_t message_size) {
     *count = 0;
     return dgr::guarded(message, message_size, [&] {
-        const auto ids = tokenize(llama_model_get_vocab(engine->model.get()), text, size, add_special != 0, parse_special != 0);
+        const auto ids = dgr::tokenize(llama_model_get_vocab(engine->model.get()), text, size, add_special != 0, parse_special != 0);
         *count         = ids.size();
         if (ids.size() > capacity) {
             throw failure(DGR_BUFFER_SHORT, format("%zu ids do not fit in %zu", ids.size(), capacity));

@@ -29,6 +29,7 @@ type Spec struct {
 	SlidingWindow int       // gemma3: tokens that five of six layers see; 0: all layers see all
 	Type          gguf.Type // of the matrices: F32, F16 or Q8_0; vectors are F32
 	Seed          uint64
+	ChatTemplate  string // in Jinja; empty: the header has none
 	Claim         string // if not empty, the architecture that the header names instead of Arch, for tests of refusals
 }
 

@@ -34,7 +34,7 @@ func (s Spec) vocabulary() []gguf.KeyValue {
 	for piece := range pieces(s.Vocab - len(tokens)) {
 		add(piece, tokenNormal, -float32(len(tokens)-merged))
 	}
-	return []gguf.KeyValue{
+	kv := []gguf.KeyValue{
 		{Key: "tokenizer.ggml.model", Value: gguf.String("llama")},
 		{Key: "tokenizer.ggml.pre", Value: gguf.String("default")},
 		{Key: "tokenizer.ggml.tokens", Value: gguf.Strings(tokens)},
@@ -47,6 +47,10 @@ func (s Spec) vocabulary() []gguf.KeyValue {
 		{Key: "tokenizer.ggml.add_eos_token", Value: gguf.Bool(false)},
 		{Key: "tokenizer.ggml.add_space_prefix", Value: gguf.Bool(false)},
 	}
+	if s.ChatTemplate != "" {
+		kv = append(kv, gguf.KeyValue{Key: "tokenizer.chat_template", Value: gguf.String(s.ChatTemplate)})
+	}
+	return kv
 }
 
 // pieces yields n different strings: the 94 printable ASCII characters, then aa, ab, … zz, aaa, …

@@ -135,14 +135,31 @@ func TestText(t *testing.T) {
 	code(t, err, workerpb.ErrorCode_ERROR_CODE_NO_TEMPLATE)
 }
 
-func TestChatIsOff(t *testing.T) {
+func TestChat(t *testing.T) {
 	w := whole(t, setting{model: "fake:chat=true"})
 	client := workerpb.NewTextServiceClient(connect(t, w))
 	_, fingerprint, _ := w.shard.Info()
-	_, err := client.RenderChat(t.Context(), &workerpb.RenderChatRequest{Fingerprint: fingerprint[:]})
-	code(t, err, workerpb.ErrorCode_ERROR_CODE_UNSUPPORTED_FEATURE)
+	request := &workerpb.RenderChatRequest{Fingerprint: fingerprint[:], MessagesJson: `[{"role":"user","content":"hi"}]`}
+	prompt, err := client.RenderChat(t.Context(), request)
+	if err != nil || prompt.GetPrompt() != "user: hi\nassistant:" || len(prompt.GetTokens()) != len(prompt.GetPrompt())+1 {
+		t.Fatalf("%v, %v", prompt, err)
+	}
+	message, err := client.ParseChat(t.Context(), &workerpb.ParseChatRequest{Fingerprint: fingerprint[:], Parser: prompt.GetParser(), Text: "hello"})
+	if err != nil || message.GetMessageJson() != `{"role":"assistant","content":"hello"}` {
+		t.Errorf("%v, %v", message, err)
+	}
+	request.AddGenerationPrompt = proto.Bool(false)
+	prompt, err = client.RenderChat(t.Context(), request)
+	if err != nil || prompt.GetPrompt() != "user: hi\n" {
+		t.Errorf("%v, %v", prompt, err)
+	}
+	request.MessagesJson = "{"
+	_, err = client.RenderChat(t.Context(), request)
+	code(t, err, workerpb.ErrorCode_ERROR_CODE_MALFORMED)
 	_, err = client.ParseChat(t.Context(), &workerpb.ParseChatRequest{Fingerprint: fingerprint[:]})
-	code(t, err, workerpb.ErrorCode_ERROR_CODE_UNSUPPORTED_FEATURE)
+	code(t, err, workerpb.ErrorCode_ERROR_CODE_MALFORMED)
+	_, err = client.ParseChat(t.Context(), &workerpb.ParseChatRequest{Fingerprint: make([]byte, 32)})
+	code(t, err, workerpb.ErrorCode_ERROR_CODE_SHARD_MISMATCH)
 }
 
 func TestStrangersAreRefusedOnUnaryCalls(t *testing.T) {

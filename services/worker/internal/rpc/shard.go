@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"bytes"
 	"context"
 	"time"
 
@@ -107,74 +106,4 @@ func (s *shardService) Drain(_ context.Context, r *workerpb.DrainRequest) (*work
 		answer.Error = fault.Of(s.server.typed(err)).Proto()
 	}
 	return answer, nil
-}
-
-// textService is TextService.
-type textService struct {
-	workerpb.UnimplementedTextServiceServer
-	server *Server
-}
-
-// text is the vocabulary of the model that the caller means.
-func (t *textService) text(fingerprint []byte) (engine.TextEngine, error) {
-	l := t.server.options.Shard.Status().Loaded
-	switch {
-	case len(fingerprint) != 32:
-		return nil, session.Malformed("fingerprint", "32 bytes")
-	case l == nil:
-		return nil, fault.New(workerpb.ErrorCode_ERROR_CODE_SHARD_NOT_READY, "worker %s", t.server.options.WorkerID)
-	case !bytes.Equal(fingerprint, l.Fingerprint[:]):
-		return nil, fault.New(workerpb.ErrorCode_ERROR_CODE_SHARD_MISMATCH, "worker %s holds the model %x, the caller means %x",
-			t.server.options.WorkerID, l.Fingerprint[:6], fingerprint[:6])
-	}
-	return l.Text, nil
-}
-
-func (t *textService) Tokenize(ctx context.Context, r *workerpb.TokenizeRequest) (*workerpb.TokenizeResponse, error) {
-	text, err := t.text(r.GetFingerprint())
-	if err != nil {
-		return nil, err
-	}
-	ids, err := text.Tokenize(ctx, r.GetText(), r.GetAddSpecial(), r.GetParseSpecial())
-	if err != nil {
-		return nil, err
-	}
-	answer := &workerpb.TokenizeResponse{Tokens: make([]uint32, len(ids))}
-	for i, id := range ids {
-		answer.Tokens[i] = uint32(id)
-	}
-	return answer, nil
-}
-
-func (t *textService) Detokenize(ctx context.Context, r *workerpb.DetokenizeRequest) (*workerpb.DetokenizeResponse, error) {
-	text, err := t.text(r.GetFingerprint())
-	if err != nil {
-		return nil, err
-	}
-	ids := make([]engine.TokenID, len(r.GetTokens()))
-	for i, id := range r.GetTokens() {
-		ids[i] = engine.TokenID(id)
-	}
-	data, err := text.Detokenize(ctx, ids, r.GetSpecial())
-	return &workerpb.DetokenizeResponse{Data: data}, err
-}
-
-func (t *textService) RenderChat(_ context.Context, r *workerpb.RenderChatRequest) (*workerpb.RenderChatResponse, error) {
-	return nil, t.noChat(r.GetFingerprint())
-}
-
-func (t *textService) ParseChat(_ context.Context, r *workerpb.ParseChatRequest) (*workerpb.ParseChatResponse, error) {
-	return nil, t.noChat(r.GetFingerprint())
-}
-
-// noChat says why no chat is rendered: the model cannot, or this version.
-func (t *textService) noChat(fingerprint []byte) error {
-	text, err := t.text(fingerprint)
-	if err != nil {
-		return err
-	}
-	if !text.HasChatTemplate() {
-		return fault.New(workerpb.ErrorCode_ERROR_CODE_NO_TEMPLATE, "")
-	}
-	return fault.New(workerpb.ErrorCode_ERROR_CODE_UNSUPPORTED_FEATURE, "text.chat is OFF in this version; render the prompt yourself")
 }

@@ -92,6 +92,9 @@ type Call struct {
 	Add     bool               // Tokenize: special tokens around the prompt
 	Special bool               // Tokenize: read them; Detokenize: write them
 	Tokens  []engine.TokenID   // Detokenize
+	Chat    engine.ChatRequest // RenderChat
+	Parser  []byte             // ParseChat
+	Partial bool               // ParseChat
 }
 
 // Reply is what any call but Step gives; each fills some of it.
@@ -106,4 +109,6 @@ type Reply struct {
 	Tokens       []engine.TokenID
 	Bytes        []byte
 	Template     bool // Describe, Load: the model has a chat template
+	Prompt       engine.ChatPrompt
+	Message      string // ParseChat
 }

@@ -223,7 +223,6 @@ func (d *Directory) Features(c engine.Capabilities, held *engine.ShardInfo) []*w
 	}
 	list := []*workerpb.Feature{
 		on("session"), chained, on("hub"), on("text.tokenize"), ring,
-		not("text.chat", off, "this version renders no chat templates"),
 		on("cache.marks"),
 	}
 	if d.options.KeptBytes > 0 {
@@ -231,7 +230,7 @@ func (d *Directory) Features(c engine.Capabilities, held *engine.ShardInfo) []*w
 	} else {
 		list = append(list, not(session.FeaturePrefix, off, "kept_bytes of this worker is 0"))
 	}
-	list = append(list, engineFeature(c, engine.FeatureGrammar), engineFeature(c, engine.FeatureLogprobs))
+	list = append(list, engineFeature(c, engine.FeatureChat), engineFeature(c, engine.FeatureGrammar), engineFeature(c, engine.FeatureLogprobs))
 	for _, name := range []string{"boundary.f16", "boundary.bf16", "boundary.stripes", "mtp", "auxiliary_state"} {
 		list = append(list, not(name, kept, "no revision says what it means"))
 	}

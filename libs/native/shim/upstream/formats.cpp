@@ -1,0 +1,18 @@
+// The formats of single models, one unit.
+
+#include "parsers/parsers.cpp"
+#include "parsers/cohere2moe.cpp"
+#include "parsers/deepseek.cpp"
+#include "parsers/functionary-v3-2.cpp"
+#include "parsers/gemma4.cpp"
+#include "parsers/gigachat-v3.cpp"
+#include "parsers/gpt-oss.cpp"
+#include "parsers/kimi-k2.cpp"
+#include "parsers/kimi-k3.cpp"
+#include "parsers/lfm2.cpp"
+#include "parsers/ling3.cpp"
+#include "parsers/minicpm5.cpp"
+#include "parsers/minimax-m3.cpp"
+#include "parsers/ministral3.cpp"
+#include "parsers/muse-glimmer.cpp"
+#include "parsers/qwen3-coder.cpp"

@@ -1,0 +1,4 @@
+// The parsers of answers, one unit.
+
+#include "peg-parser.cpp"
+#include "chat-peg-parser.cpp"
