@@ -195,6 +195,7 @@ func textCases() []Case {
 	for i := range cases {
 		cases[i].Skip = needs("text.tokenize")
 	}
+	cases = append(cases, chatCases()...)
 	return append(cases, Case{ID: "text.no-template", Clauses: []string{"TXT-5"}, Says: "RenderChat without a template, or where chat is not ON, is refused; there is no default.", Skip: func(t *Target) string {
 		if t.on("text.chat") && t.head().Is.GetText().GetChatTemplate() {
 			return "the model has a chat template and text.chat is ON"

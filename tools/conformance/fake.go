@@ -6,7 +6,7 @@ import "fmt"
 // route that is too long, is wide enough for boundaries and logits that go in frames, takes its time to be loaded again,
 // and fails as FakeFaults says.
 func FakeModel(hop int) string {
-	return fmt.Sprintf("fake:layers=40,width=1032,vocab=600,script=load 2+ slow 300ms; step with 592,592 fail ENGINE_OUT_OF_MEMORY; "+
+	return fmt.Sprintf("fake:layers=40,width=1032,vocab=600,chat=true,script=load 2+ slow 300ms; step with 592,592 fail ENGINE_OUT_OF_MEMORY; "+
 		"step with 593,593 nan; step with 594,594 poison; step with %[1]d,%[1]d lost", 595+hop)
 }
 

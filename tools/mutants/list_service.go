@@ -5,6 +5,7 @@ const (
 	worker     = "services/worker/internal/rpc/worker.go"
 	shard      = "services/worker/internal/rpc/shard.go"
 	server     = "services/worker/internal/rpc/server.go"
+	text       = "services/worker/internal/rpc/text.go"
 	features   = "services/worker/internal/session/live/live.go"
 	report     = "services/worker/internal/session/live/report.go"
 	upstream   = "services/worker/internal/session/live/upstream.go"
@@ -35,8 +36,8 @@ func serviceMutants() []Mutant {
 		{"capability.head-everywhere", []string{"CAP-5"}, capability, "Head: l.Info.Head(),", "Head: true,"},
 		{"capability.no-boundary", []string{"CAP-5"}, capability, "BoundaryIn: layoutOf(l.Info.BoundaryIn)", "BoundaryIn: layoutOf(nil)"},
 		{"capability.reserved-called-off", []string{"CAP-4"}, features, "list = append(list, not(name, kept,", "list = append(list, not(name, min(off, kept),"},
-		{"capability.off-without-reason", []string{"CAP-4"}, features, "not(\"text.chat\", off, \"this version renders no chat templates\")", "not(\"text.chat\", off, \"\")"},
-		{"capability.feature-not-listed", []string{"CAP-4"}, features, "engineFeature(c, engine.FeatureGrammar), engineFeature", "engineFeature"},
+		{"capability.off-without-reason", []string{"CAP-4"}, features, "Status: workerpb.FeatureStatus(f.Status), Reason: f.Reason}", "Status: workerpb.FeatureStatus(f.Status)}"},
+		{"capability.feature-not-listed", []string{"CAP-4"}, features, "engineFeature(c, engine.FeatureChat), engineFeature(c, engine.FeatureGrammar), engineFeature", "engineFeature(c, engine.FeatureChat), engineFeature"},
 		{"health.probe-not-told", []string{"HLT-1"}, worker, "if status.Probed {", "if false {"},
 		{"health.sessions-not-counted", []string{"HLT-1"}, report, "proto.Uint32(open), proto.Uint32(lingering)", "proto.Uint32(0), proto.Uint32(lingering)"},
 		{"health.room-not-counted", []string{"HLT-1"}, report, "reserved += uint64(s.info().ContextTokens)", "reserved += 0"},
@@ -48,9 +49,17 @@ func serviceMutants() []Mutant {
 		{"metrics.errors-not-counted", []string{"HLT-5"}, directory, "d.totals.errors[code]++", "d.totals.errors[code] += 0"},
 		{"metrics.samples-not-counted", []string{"HLT-5"}, outcome, "c.usage.sampled++", "c.usage.sampled += 0"},
 		{"stream.end-not-noticed", []string{"CAN-6"}, upstream, "u.session.upstreamEnded(u)", "_ = u.session"},
-		{"text.any-model", []string{"TXT-2"}, shard, "case !bytes.Equal(fingerprint, l.Fingerprint[:]):", "case bytes.Equal(fingerprint, nil):"},
-		{"text.spaces-trimmed", []string{"TXT-3"}, shard, "return &workerpb.DetokenizeResponse{Data: data}, err", "return &workerpb.DetokenizeResponse{Data: bytes.TrimSpace(data)}, err"},
-		{"text.chat-answered-without-a-template", []string{"TXT-5"}, shard, "return nil, t.noChat(r.GetFingerprint())\n}\n\nfunc (t *textService) ParseChat", "return &workerpb.RenderChatResponse{}, nil\n}\n\nfunc (t *textService) ParseChat"},
+		{"text.any-model", []string{"TXT-2"}, text, "case !bytes.Equal(fingerprint, l.Fingerprint[:]):", "case bytes.Equal(fingerprint, nil):"},
+		{"text.spaces-trimmed", []string{"TXT-3"}, text, "return &workerpb.DetokenizeResponse{Data: data}, err", "return &workerpb.DetokenizeResponse{Data: bytes.TrimSpace(data)}, err"},
+		{"text.chat-of-any-model", []string{"TXT-2"}, text, "text, err := t.chat(r.GetFingerprint())\n\tif err != nil {\n\t\treturn nil, err\n\t}\n\tprompt", "f := t.server.options.Shard.Status().Loaded.Fingerprint\n\ttext, err := t.chat(f[:])\n\tif err != nil {\n\t\treturn nil, err\n\t}\n\tprompt"},
+		{"text.template-denied", []string{"TXT-6"}, text, "if !text.HasChatTemplate() {", "if text.HasChatTemplate() {"},
+		{"text.absent-is-no-generation-prompt", []string{"TXT-6"}, text, "r.AddGenerationPrompt == nil || r.GetAddGenerationPrompt()", "r.GetAddGenerationPrompt()"},
+		{"text.generation-prompt-always", []string{"TXT-6"}, text, "r.AddGenerationPrompt == nil || r.GetAddGenerationPrompt()", "true"},
+		{"text.prompt-without-bos", []string{"TXT-7"}, text, "Tokens: numbersOf(prompt.Tokens)", "Tokens: numbersOf(prompt.Tokens)[1:]"},
+		{"text.refusal-swallowed", []string{"TXT-8"}, text, "if err != nil {\n\t\treturn nil, err\n\t}\n\tanswer := &workerpb.RenderChatResponse{", "answer := &workerpb.RenderChatResponse{"},
+		{"text.tools-not-read", []string{"TXT-8"}, text, "Tools: r.GetToolsJson(), ", ""},
+		{"text.parser-not-given", []string{"TXT-9"}, text, "Parser: prompt.Parser", "Parser: nil"},
+		{"text.answer-cut", []string{"TXT-9"}, text, "r.GetText(), r.GetPartial()", "strings.TrimRight(r.GetText(), \".\"), r.GetPartial()"},
 		{"shard.load-without-a-name", []string{"VER-2"}, shard, "r.GetModel() == \"\" || len", "len"},
 		{"shard.load-read-leniently", []string{"VER-1"}, shard, "if err := s.server.strict(r); err != nil {\n\t\treturn shard.Order{}, err", "if err := s.server.strict(r); false {\n\t\treturn shard.Order{}, err"},
 		{"hub.boundary-kept", []string{"HUB-1"}, outcome, "s.output = &workerpb.Output{Kind: &workerpb.Output_Boundary{Boundary: rowsOf(r.Boundary)}}", "s.output = nil"},
