@@ -259,13 +259,13 @@ type RenderChatRequest struct {
 	MessagesJson string `protobuf:"bytes,2,opt,name=messages_json,json=messagesJson,proto3" json:"messages_json,omitempty"`
 	// OpenAI tools, a JSON array; empty: none.
 	ToolsJson string `protobuf:"bytes,3,opt,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
-	// `auto`, `none`, `required` or a function name.
+	// `auto`, `none`, `required` or a function name, which is then the only tool that the model is shown; empty: `auto`.
 	ToolChoice string `protobuf:"bytes,4,opt,name=tool_choice,json=toolChoice,proto3" json:"tool_choice,omitempty"`
 	// JSON schema of the answer; empty: none.
 	JsonSchema string `protobuf:"bytes,5,opt,name=json_schema,json=jsonSchema,proto3" json:"json_schema,omitempty"`
 	// Further template arguments, a JSON object; empty: none.
 	TemplateArgumentsJson string `protobuf:"bytes,6,opt,name=template_arguments_json,json=templateArgumentsJson,proto3" json:"template_arguments_json,omitempty"`
-	// Whether the prompt ends where the assistant begins.
+	// Whether the prompt ends where the assistant begins; absent: true.
 	AddGenerationPrompt *bool `protobuf:"varint,7,opt,name=add_generation_prompt,json=addGenerationPrompt,proto3,oneof" json:"add_generation_prompt,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -353,7 +353,7 @@ func (x *RenderChatRequest) GetAddGenerationPrompt() bool {
 // RenderChatResponse is a prompt.
 type RenderChatResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Text of the prompt.
+	// Text of the prompt, without the BOS and EOS that `tokens` have.
 	Prompt string `protobuf:"bytes,1,opt,name=prompt,proto3" json:"prompt,omitempty"`
 	// Its ids.
 	Tokens []uint32 `protobuf:"varint,2,rep,packed,name=tokens,proto3" json:"tokens,omitempty"`
@@ -439,7 +439,7 @@ type ParseChatRequest struct {
 	Fingerprint []byte `protobuf:"bytes,1,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	// RenderChatResponse.parser.
 	Parser []byte `protobuf:"bytes,2,opt,name=parser,proto3" json:"parser,omitempty"`
-	// Text so far.
+	// Text so far, as Detokenize writes it with `special`, without the token that ended it.
 	Text string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	// True: the text is not finished.
 	Partial       bool `protobuf:"varint,4,opt,name=partial,proto3" json:"partial,omitempty"`
