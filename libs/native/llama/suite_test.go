@@ -26,9 +26,16 @@ func TestSuiteInAProcessOfItsOwn(t *testing.T) {
 	enginetest.Run(t, target(t, "llama", apart("good"), apart("lost")))
 }
 
+// talkTemplate is a chat template in few words.
+const talkTemplate = `{{ bos_token }}{% for m in messages %}{{ '<' + m.role + '>' + m.content + '\n' }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}`
+
 func target(t *testing.T, arch string, good, lost engine.Factory) enginetest.Target {
 	endOfAnswer := engine.TokenID(2) // </s> of package tiny
-	path := writeModel(t, spec(t, arch))
+	model := spec(t, arch)
+	if arch != "qwen2" { // one is to have none
+		model.ChatTemplate = talkTemplate
+	}
+	path := writeModel(t, model)
 	return enginetest.Target{
 		Factory: good, Request: request(path), BadLoads: badLoads(t, path), EndOfGeneration: &endOfAnswer, Lost: lost,
 		// batches of other shapes take other paths through the kernels

@@ -22,7 +22,7 @@ import (
 var conversationsJSON []byte
 
 // templatesJSON holds, for each template of the pin and each conversation, the beginning of the SHA-256 of what Jinja2
-// makes of it, with `<s>` and `</s>` for BOS and EOS and each date as its format in braces. See render_templates.py.
+// makes of it, with `<s>` and `</s>` for BOS and EOS and each date as its format in braces. See testdata/README.md.
 //
 //go:embed testdata/templates.json
 var templatesJSON []byte
@@ -94,7 +94,7 @@ func TestTemplatesOfThePin(t *testing.T) {
 	}
 	texts, requests := templates(t), conversations(t)
 	if got, listed := slices.Sorted(maps.Keys(texts)), slices.Sorted(maps.Keys(want)); !slices.Equal(got, listed) {
-		t.Fatalf("the pin has the templates %v, templates.json %v; run render_templates.py", got, listed)
+		t.Fatalf("the pin has the templates %v, templates.json %v; make it anew, see testdata/README.md", got, listed)
 	}
 	for name, text := range texts {
 		t.Run(name, func(t *testing.T) {

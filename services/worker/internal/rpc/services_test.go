@@ -60,7 +60,7 @@ func TestCapability(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]workerpb.FeatureStatus{
-		"session": 2, "chain": 2, "hub": 2, "text.tokenize": 2, "ring": 2, "text.chat": 1, "cache.prefix": 1, "cache.marks": 2,
+		"session": 2, "chain": 2, "hub": 2, "text.tokenize": 2, "ring": 2, "text.chat": 2, "cache.prefix": 1, "cache.marks": 2,
 		"mtp": 3, "auxiliary_state": 3, "boundary.f16": 3, "boundary.bf16": 3, "boundary.stripes": 3,
 	} {
 		if status[name] != want {
