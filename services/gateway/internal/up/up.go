@@ -158,6 +158,9 @@ func (o Options) args(i int, part engine.LayerRange, workers int) []string {
 		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--chain-allow", "127.0.0.1:*",
 		"--threads", strconv.FormatUint(uint64(o.threads(workers)), 10), "--drain", "2s", "--log-format", "json", "--announce", "--exit-with-stdin",
 	}
+	if i == 0 && workers > 2 { // with two, the tail's way up the chain is the ring's already
+		args = append(args, "--ring-advertise", "127.0.0.1:0")
+	}
 	if o.Context > 0 {
 		args = append(args, "--context", strconv.FormatUint(uint64(o.Context), 10))
 	}
