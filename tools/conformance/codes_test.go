@@ -67,7 +67,7 @@ var reached = map[string]struct {
 	"ROUTE_INVALID":            {one: "revision.each"},
 	"SLOW_CONSUMER":            {one: "flow.slow-consumer"},
 	"INVALID_GRAMMAR":          {raise: scripted("step 2+ fail INVALID_GRAMMAR")},
-	"NO_TEMPLATE":              {one: "text.no-template"},
+	"NO_TEMPLATE":              {narrow: "text.no-template"},
 	"TOKEN_OUT_OF_RANGE":       {one: "revision.each"},
 	"LOAD_IN_PROGRESS":         {one: "shard.load.path"},
 	"AUTHORITY_DOWN":           {raise: nobodyToAsk},
