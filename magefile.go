@@ -38,6 +38,17 @@ func Test(ctx context.Context) error {
 	return verify.Test(ctx, w)
 }
 
+// Engines lays the results of the engines' suite side by side, one engine a column.
+func Engines(ctx context.Context) error {
+	w, err := workspace.Open(".")
+	if err != nil {
+		return err
+	}
+	l := task.New(os.Stdout)
+	verify.Engines(ctx, w, l)
+	return l.End()
+}
+
 // Lint judges contracts and code without running them.
 func Lint(ctx context.Context) error {
 	w, err := workspace.Open(".")

@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/distributed-gguf-runtime/dgr/gen v0.0.0
+	github.com/distributed-gguf-runtime/dgr/libs/engine v0.0.0
 	github.com/gofrs/flock v0.13.2
 	github.com/google/go-cmp v0.7.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
@@ -17,9 +18,9 @@ require (
 )
 
 require (
-	github.com/distributed-gguf-runtime/dgr/libs/engine v0.0.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect
+	go.uber.org/goleak v1.3.0 // indirect
 	golang.org/x/sync v0.25.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 )
@@ -27,6 +28,7 @@ require (
 require (
 	github.com/distributed-gguf-runtime/dgr/libs/client v0.0.0
 	github.com/distributed-gguf-runtime/dgr/libs/native v0.0.0
+	github.com/golang/mock v1.6.0
 	github.com/magefile/mage v1.17.2 // indirect
 	github.com/spf13/cobra v1.10.2
 	golang.org/x/sys v0.50.0 // indirect

@@ -89,13 +89,13 @@ type Finish int32
 const (
 	// Never sent.
 	Finish_FINISH_UNSPECIFIED Finish = 0
-	// All was done (Prefill, Decode, Truncate).
+	// All was done (Prefill, Decode, Truncate), and no end-of-generation id was sampled.
 	Finish_FINISH_DONE Finish = 1
 	// max_tokens.
 	Finish_FINISH_LENGTH Finish = 2
 	// An id of stop_tokens.
 	Finish_FINISH_STOP_TOKEN Finish = 3
-	// An end-of-generation id of the model.
+	// An end-of-generation id of the model was sampled (Generate, Decode{SAMPLE}).
 	Finish_FINISH_END_OF_GENERATION Finish = 4
 	// A cancelled Generate that keeps whole iterations.
 	Finish_FINISH_CANCELLED Finish = 5

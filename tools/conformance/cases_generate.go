@@ -204,6 +204,7 @@ func generateCases() []Case {
 			d.usable()
 			d.finish()
 		}},
+		{ID: "decode.end-of-generation", Clauses: []string{"STP-15"}, Says: "A Decode that samples an end-of-generation token says so, as a run does.", Run: decodedEnd},
 		{ID: "generate.end-of-generation", Clauses: []string{"GEN-1", "GEN-2"}, Says: "An end-of-generation token ends a run and is told; with ignore_eog the run goes on.", Run: endOfGeneration},
 		{ID: "generate.continued", Clauses: []string{"GEN-4"}, Says: "A run of 4 and a run of 5 behind it give what a run of 9 gives.", Run: func(t *T) { continued(t, nil) }},
 		{ID: "generate.continued-drawn", Clauses: []string{"GEN-4"}, Says: "The same with a seed and temperature 1.", Run: func(t *T) {
@@ -238,6 +239,25 @@ func generateCases() []Case {
 			Says: label("With logprobs %d each token carries its own and %d alternatives, most probable first.", n, n), Run: func(t *T) { logprobs(t, n) }})
 	}
 	return cases
+}
+
+// decodedEnd samples each of the first ids, where vocabularies keep their ends, by Decode and by a run: they agree on what ends.
+func decodedEnd(t *T) {
+	for id := range min(16, t.vocab()) {
+		bias := []*workerpb.LogitBias{{Id: proto.Uint32(id), Bias: proto.Float32(1e9)}}
+		d := t.openDriver()
+		d.run(1, t.ids(2, 2), func(g *workerpb.Generate) { g.IgnoreEog, g.Sampling.LogitBias = false, bias })
+		want := workerpb.Finish_FINISH_DONE
+		if d.of(d.id).result.GetFinish() == workerpb.Finish_FINISH_END_OF_GENERATION {
+			want = workerpb.Finish_FINISH_END_OF_GENERATION
+		}
+		s := d.step(decode(workerpb.Want_WANT_SAMPLE, t.ids(1, 7)...))
+		s.GetDecode().Sampling.LogitBias = bias
+		if got := d.result(d.put(s)).GetFinish(); got != want {
+			t.Errorf("a Decode that samples token %d ends with %v, and a run with it says %v", id, got, want)
+		}
+		d.finish()
+	}
 }
 
 // endOfGeneration looks for an end-of-generation token among the first ids, where vocabularies keep them, by forcing each.

@@ -29,6 +29,7 @@ func samplingMutants() []Mutant {
 		{"sampling.infinite-temperature", []string{"VER-2"}, checkStep, "!between(s.Temperature, 0, math.MaxFloat32)", "!between(s.Temperature, 0, math.Inf(1))"},
 		{"sampling.penalty-bound", []string{"VER-2"}, checkStep, "!between(s.FrequencyPenalty, -2, 2)", "!between(s.FrequencyPenalty, -2, 3)"},
 		{"sampling.21-alternatives", []string{"VER-2"}, checkStep, "case s.GetLogprobs() > 20:", "case s.GetLogprobs() > 21:"},
+		{"sampling.decoded-end-untold", []string{"STP-15"}, outcome, "if r.Sample.EndOfGeneration {", "if false {"},
 		{"sampling.bias-may-be-nan", []string{"VER-2"}, checkStep, " || b.GetBias() != b.GetBias()", ""},
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 
 	released "github.com/distributed-gguf-runtime/dgr/tools/contract"
+	"github.com/distributed-gguf-runtime/dgr/tools/enginecases"
 	"github.com/distributed-gguf-runtime/dgr/tools/generate"
 	"github.com/distributed-gguf-runtime/dgr/tools/pinned"
 	"github.com/distributed-gguf-runtime/dgr/tools/task"
@@ -29,6 +30,7 @@ func Test(ctx context.Context, w *workspace.Workspace) error {
 	tests(ctx, w, l)
 	builds(ctx, w, l)
 	nativeTests(ctx, w, l)
+	Engines(ctx, w, l)
 	return l.End()
 }
 
@@ -37,6 +39,17 @@ func Lint(ctx context.Context, w *workspace.Workspace, l *task.List) {
 	l.Do("contract: lint, format, compatibility", func() error { return contract(ctx, w) })
 	l.Do("go vet", func() error { return vet(ctx, w) })
 	l.Do("staticcheck", func() error { return staticcheck(ctx, w) })
+}
+
+// Engines lays the suite's results on all engines side by side: those on llama.cpp too, where it can be built.
+func Engines(ctx context.Context, w *workspace.Workspace, l *task.List) {
+	all := enginecases.Pure()
+	if MissingForNative() == "" {
+		if env, err := NativeEnv(ctx, w); err == nil { // what it was about has been told by then
+			all = append(all, enginecases.Native(env)...)
+		}
+	}
+	l.Do("the same cases on every engine", func() error { return enginecases.Run(ctx, w, all, os.Stdout) })
 }
 
 // contract runs buf on contracts, and compares with each frozen revision.

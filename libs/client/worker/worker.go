@@ -158,6 +158,36 @@ func (c *Client) ParseChat(ctx context.Context, fingerprint [32]byte, parser []b
 	return r.GetMessageJson(), c.refused(err)
 }
 
+// Load makes the worker load a model of its store and returns the model's fingerprint once the shard is READY. progress, if not
+// nil, is called from the goroutine of Load. The end of ctx cancels the load.
+func (c *Client) Load(ctx context.Context, request *workerpb.LoadShardRequest, progress func(*workerpb.LoadProgress)) (fingerprint [32]byte, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.shard.LoadShard(ctx, request)
+	if err != nil {
+		return fingerprint, c.refused(err)
+	}
+	for {
+		m, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return fingerprint, nil
+		case err != nil:
+			return fingerprint, c.refused(err)
+		}
+		copy(fingerprint[:], m.GetFingerprint())
+		if progress != nil {
+			progress(m.GetProgress())
+		}
+	}
+}
+
+// Unload ends the worker's sessions and frees its shard. Idempotent.
+func (c *Client) Unload(ctx context.Context) error {
+	_, err := c.shard.UnloadShard(ctx, &workerpb.UnloadShardRequest{})
+	return c.refused(err)
+}
+
 // Drain lets the worker finish its sessions within its default patience and take no more.
 func (c *Client) Drain(ctx context.Context) (*workerpb.DrainResponse, error) {
 	r, err := c.shard.Drain(ctx, &workerpb.DrainRequest{})

@@ -40,8 +40,8 @@ func (s suite) cancelCases() []testCase {
 				}
 			}
 		}},
-		{"one_of_a_batch", s.needsSlow(s.cancelOneOfBatch)},
-		{"all_of_a_batch", s.needsSlow(func(t *testing.T) {
+		{"one_of_a_batch", s.needs(Slowness, s.cancelOneOfBatch)},
+		{"all_of_a_batch", s.needs(Slowness, func(t *testing.T) {
 			sh := s.loadFrom(t, s.Slow, engine.LayerRange{})
 			session := sh.open(t, 1, 48)
 			done := sh.start(t.Context(), t, sh.step(session, 0, sh.tokens(1, 24), engine.WantNone))
@@ -49,7 +49,7 @@ func (s suite) cancelCases() []testCase {
 			sh.cancelled(t, done)
 			sh.one(t, sh.step(session, 0, sh.tokens(1, 2), engine.WantNone))
 		})},
-		{"context_ends_on_the_way", s.needsSlow(func(t *testing.T) {
+		{"context_ends_on_the_way", s.needs(Slowness, func(t *testing.T) {
 			sh := s.loadFrom(t, s.Slow, engine.LayerRange{})
 			session := sh.open(t, 1, 48)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -58,7 +58,7 @@ func (s suite) cancelCases() []testCase {
 			sh.cancelled(t, done)
 			sh.one(t, sh.step(session, 0, sh.tokens(1, 2), engine.WantNone))
 		})},
-		{"twice", s.needsSlow(func(t *testing.T) {
+		{"twice", s.needs(Slowness, func(t *testing.T) {
 			sh := s.loadFrom(t, s.Slow, engine.LayerRange{})
 			session := sh.open(t, 1, 48)
 			done := sh.start(t.Context(), t, sh.step(session, 0, sh.tokens(1, 24), engine.WantNone))
@@ -66,16 +66,6 @@ func (s suite) cancelCases() []testCase {
 			sh.Cancel(session)
 			sh.cancelled(t, done)
 		})},
-	}
-}
-
-// needsSlow skips a case where the engine cannot be slow.
-func (s suite) needsSlow(run func(*testing.T)) func(*testing.T) {
-	return func(t *testing.T) {
-		if s.Slow == nil {
-			t.Skip("the target has no slow engine")
-		}
-		run(t)
 	}
 }
 

@@ -19,7 +19,7 @@ func (s suite) chatCases() []testCase {
 		{"no_template_is_an_error", func(t *testing.T) {
 			sh := s.load(t, engine.LayerRange{})
 			if sh.text.HasChatTemplate() {
-				t.Skip("the model has a chat template")
+				t.Skipf("without %s: the model has one", LackingTemplate)
 			}
 			_, err := sh.text.RenderChat(t.Context(), engine.ChatRequest{Messages: conversation, AddGenerationPrompt: true})
 			wantCode(t, err, engine.NoTemplate)
@@ -134,7 +134,7 @@ func (s suite) loadChat(t *testing.T) *shard {
 	t.Helper()
 	sh := s.load(t, engine.LayerRange{})
 	if !sh.text.HasChatTemplate() {
-		t.Skip("the model has no chat template")
+		t.Skipf("without %s: the model has none", HavingTemplate)
 	}
 	return sh
 }

@@ -25,7 +25,7 @@ func (s suite) closeCases() []testCase {
 			}
 			within(t, "Close", group.Wait)
 		}},
-		{"while_a_batch_runs", s.needsSlow(func(t *testing.T) {
+		{"while_a_batch_runs", s.needs(Slowness, func(t *testing.T) {
 			sh := s.loadFrom(t, s.Slow, engine.LayerRange{})
 			session := sh.open(t, 1, 48)
 			done := sh.start(t.Context(), t, sh.step(session, 0, sh.tokens(1, 24), engine.WantNone))
@@ -77,10 +77,7 @@ func (s suite) closeCases() []testCase {
 // faultCases: what an engine says when it breaks.
 func (s suite) faultCases() []testCase {
 	return []testCase{
-		{"lost_answers_engine_fault_until_closed", func(t *testing.T) {
-			if s.Lost == nil {
-				t.Skip("the target has no engine that is lost")
-			}
+		{"lost_answers_engine_fault_until_closed", s.needs(Losing, func(t *testing.T) {
 			sh := s.loadFrom(t, s.Lost, engine.LayerRange{})
 			session := sh.open(t, 1, 16)
 			results, err := sh.Step(t.Context(), []engine.Step{sh.step(session, 0, sh.tokens(1, 2), engine.WantNone)})
@@ -99,17 +96,14 @@ func (s suite) faultCases() []testCase {
 				t.Fatalf("Close of a lost engine: %v", err)
 			}
 			sh.refusesAll(t, engine.LifecycleViolation)
-		}},
-		{"nan_is_told_and_undone", func(t *testing.T) {
-			if s.NaN == nil {
-				t.Skip("the target has no engine that computes NaN")
-			}
+		})},
+		{"nan_is_told_and_undone", s.needs(ComputingNaN, func(t *testing.T) {
 			sh := s.loadFrom(t, s.NaN, engine.LayerRange{})
 			session := sh.open(t, 1, 16)
 			sh.refused(t, sh.step(session, 0, sh.tokens(1, 4), engine.WantLogitsLast), engine.NumericFault, 0)
 			got := sh.one(t, sh.step(session, 0, sh.tokens(1, 4), engine.WantLogitsLast))
 			s.near(t, "logits after a numeric fault", floats(got.Logits), sh.loneLogits(t, s, sh.tokens(1, 4)))
-		}},
+		})},
 		{"nan_from_upstream_does_not_stay", func(t *testing.T) {
 			n := s.load(t, engine.LayerRange{}).info.NLayer
 			tail := s.load(t, engine.LayerRange{First: s.cuts(n)[0]})

@@ -5,9 +5,9 @@
 //		enginetest.Run(t, enginetest.Target{Factory: factory, Request: request})
 //	}
 //
-// The suite knows no engine: it never asks for a backend's name. Where an engine cannot be asked for something (to be slow,
-// to be lost), the target leaves the field empty and the cases are skipped with that reason; where an engine is known to
-// miss a category, the target names it with a reason.
+// The suite knows no engine: it never asks for a backend's name, and every engine has the same cases under the same names. A case
+// that an engine cannot pass is skipped by the ability that the engine lacks. Where an engine cannot be asked for something (to be
+// slow, to be lost), the target leaves the field empty; any other ability the target names in Without, with the reason.
 package enginetest
 
 import (
@@ -45,6 +45,31 @@ const (
 	Reserved   Category = "reserved"   // reserved features are refused
 )
 
+// Categories are all of them, in the order in which Run runs them.
+func Categories() []Category {
+	return []Category{
+		Lifecycle, Load, Open, Batches, Reserved, Outputs, Parity, Isolation, GoingBack, Marking, Copying, Cancelling, Sampling, Text,
+		Observing, Ownership, Closing, Faults,
+	}
+}
+
+// Ability is something that a case needs and not every engine has. A case that is skipped says so as `without ABILITY: reason`.
+type Ability string
+
+// The abilities.
+const (
+	Slowness        Ability = "slowness"          // Target.Slow
+	Losing          Ability = "losing"            // Target.Lost
+	ComputingNaN    Ability = "computing_nan"     // Target.NaN
+	EndOfGeneration Ability = "end_of_generation" // Target.EndOfGeneration
+	BadFiles        Ability = "bad_files"         // Target.BadLoads
+	HoldingMarks    Ability = "holding_marks"     // CacheAbility.Marks; a cache that goes back to any length needs none
+	HavingTemplate  Ability = "chat_template"     // in the model's header
+	LackingTemplate Ability = "no_chat_template"  // in the model's header
+	TellingMemory   Ability = "telling_memory"    // ShardInfo.Memory
+	AnyBytes        Ability = "any_bytes"         // text that is no UTF-8
+)
+
 // BadLoad is a load that must be refused.
 type BadLoad struct {
 	Name    string
@@ -75,8 +100,32 @@ type Target struct {
 	// NaN makes engines that compute NaN in their first step, and never again; nil: not possible.
 	NaN engine.Factory
 
+	// Without names abilities that the engine is known to lack, each with the reason.
+	Without map[Ability]string
 	// Skip names categories that the engine is known to miss, each with the reason.
 	Skip map[Category]string
+}
+
+// lacks is why the target has no ability; "": it has it.
+func (t Target) lacks(a Ability) string {
+	missing := map[Ability]bool{
+		Slowness: t.Slow == nil, Losing: t.Lost == nil, ComputingNaN: t.NaN == nil, EndOfGeneration: t.EndOfGeneration == nil,
+		BadFiles: len(t.BadLoads) == 0,
+	}
+	if reason := t.Without[a]; reason != "" || !missing[a] {
+		return reason
+	}
+	return "the target has none"
+}
+
+// needs skips a case where the target has no ability for it.
+func (s suite) needs(a Ability, run func(*testing.T)) func(*testing.T) {
+	return func(t *testing.T) {
+		if reason := s.lacks(a); reason != "" {
+			t.Skipf("without %s: %s", a, reason)
+		}
+		run(t)
+	}
 }
 
 // With returns the target with every factory decorated, as to try an engine behind a wrapper.
@@ -104,41 +153,46 @@ func Run(t *testing.T, target Target) {
 	if !t.Run("target", s.checkTarget) {
 		return
 	}
-	groups := []struct {
-		category Category
-		cases    []testCase
-	}{
-		{Lifecycle, s.lifecycleCases()},
-		{Load, s.loadCases()},
-		{Open, s.openCases()},
-		{Batches, s.batchCases()},
-		{Reserved, s.reservedCases()},
-		{Outputs, s.outputCases()},
-		{Parity, s.parityCases()},
-		{Isolation, s.isolationCases()},
-		{GoingBack, s.truncateCases()},
-		{Marking, s.markCases()},
-		{Copying, s.copyCases()},
-		{Cancelling, s.cancelCases()},
-		{Sampling, s.samplingCases()},
-		{Text, append(s.textCases(), s.chatCases()...)},
-		{Observing, s.observeCases()},
-		{Ownership, s.ownershipCases()},
-		{Closing, s.closeCases()},
-		{Faults, s.faultCases()},
-	}
-	for _, group := range groups {
-		t.Run(string(group.category), func(t *testing.T) {
-			if reason, skipped := s.Skip[group.category]; skipped {
-				t.Skip(reason)
-			}
-			for _, c := range group.cases {
-				t.Run(c.name, c.run)
+	cases := s.cases()
+	for _, category := range Categories() {
+		reason, skipped := s.Skip[category]
+		t.Run(string(category), func(t *testing.T) {
+			for _, c := range cases[category] {
+				t.Run(c.name, func(t *testing.T) {
+					if skipped {
+						t.Skipf("without %s: %s", category, reason)
+					}
+					c.run(t)
+				})
 			}
 		})
 	}
 	if err := goleak.Find(before); err != nil {
 		t.Errorf("goroutines are left after every engine was closed: %v", err)
+	}
+}
+
+// cases are those of every category.
+func (s suite) cases() map[Category][]testCase {
+	return map[Category][]testCase{
+		Lifecycle:  s.lifecycleCases(),
+		Load:       s.loadCases(),
+		Open:       s.openCases(),
+		Batches:    s.batchCases(),
+		Reserved:   s.reservedCases(),
+		Outputs:    s.outputCases(),
+		Parity:     s.parityCases(),
+		Isolation:  s.isolationCases(),
+		GoingBack:  s.truncateCases(),
+		Marking:    s.markCases(),
+		Copying:    s.copyCases(),
+		Cancelling: s.cancelCases(),
+		Sampling:   s.samplingCases(),
+		Text:       append(s.textCases(), s.chatCases()...),
+		Observing:  s.observeCases(),
+		Ownership:  s.ownershipCases(),
+		Closing:    s.closeCases(),
+		Faults:     s.faultCases(),
 	}
 }
 

@@ -29,6 +29,15 @@ func (s suite) loadCases() []testCase {
 				}
 			}
 		}},
+		{"every_shard_says_what_its_weights_take", s.needs(TellingMemory, func(t *testing.T) {
+			n := s.load(t, engine.LayerRange{}).info.NLayer
+			for _, sh := range s.loadChain(t, n, s.cuts(n)...) {
+				if sh.info.Memory.Weights == 0 {
+					t.Errorf("layers %s take no memory for their weights", sh.info.Layers)
+				}
+			}
+		})},
+		{"bad_files_are_refused", s.needs(BadFiles, s.badLoads)},
 		{"layers_that_are_not_there", func(t *testing.T) {
 			n := s.load(t, engine.LayerRange{}).info.NLayer
 			for _, layers := range []engine.LayerRange{{First: 0, End: n + 1}, {First: n, End: n}, {First: n, End: 0}, {First: 1, End: 1}, {First: 2, End: 1}} {
@@ -55,15 +64,18 @@ func (s suite) loadCases() []testCase {
 			wantCode(t, err, engine.Malformed)
 		}})
 	}
+	return cases
+}
+
+func (s suite) badLoads(t *testing.T) {
 	for _, bad := range s.BadLoads {
-		cases = append(cases, testCase{"bad_" + bad.Name, func(t *testing.T) {
+		t.Run(bad.Name, func(t *testing.T) {
 			sh := fresh(t, s.Factory)
 			_, err := sh.Load(t.Context(), bad.Request, nil)
 			wantCode(t, err, bad.Code)
 			sh.answersAlways(t, false)
-		}})
+		})
 	}
-	return cases
 }
 
 func (s suite) progressInOrder(t *testing.T) {
@@ -126,8 +138,5 @@ func (s suite) checkInfo(t *testing.T, info engine.ShardInfo, layers engine.Laye
 	}
 	if c := info.Cache; c.Truncate < engine.TruncateAny || c.Truncate > engine.TruncateNone || c.Copy < engine.CopyPrefix || c.Copy > engine.CopyWhole {
 		t.Errorf("cache ability %+v", c)
-	}
-	if info.Memory.Weights == 0 {
-		t.Error("the shard takes no memory for its weights")
 	}
 }

@@ -42,7 +42,7 @@ func (s suite) marking(t *testing.T) *shard {
 	t.Helper()
 	sh := s.load(t, engine.LayerRange{})
 	if sh.info.Cache.Marks == 0 {
-		t.Skip("the caches hold no marks: they go back to any length")
+		t.Skipf("without %s: the caches hold none, they go back to any length", HoldingMarks)
 	}
 	return sh
 }
@@ -87,7 +87,7 @@ func (s suite) marksBound(t *testing.T) {
 	sh := s.marking(t)
 	limit := sh.info.Cache.Marks
 	if limit > 16 {
-		t.Skipf("%d marks are more than this case fills", limit)
+		t.Skipf("without %s: %d are more than this case fills", HoldingMarks, limit)
 	}
 	session := sh.open(t, 1, 32)
 	tokens := sh.tokens(3, int(limit)+1)

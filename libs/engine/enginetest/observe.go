@@ -68,7 +68,7 @@ func (s suite) observeCases() []testCase {
 				t.Errorf("health %+v, %v", health, err)
 			}
 		}},
-		{"never_wait_for_a_running_batch", s.needsSlow(func(t *testing.T) {
+		{"never_wait_for_a_running_batch", s.needs(Slowness, func(t *testing.T) {
 			sh := s.loadFrom(t, s.Slow, engine.LayerRange{})
 			session := sh.open(t, 1, 48)
 			done := sh.start(t.Context(), t, sh.step(session, 0, sh.tokens(1, 24), engine.WantNone))

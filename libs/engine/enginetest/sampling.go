@@ -25,6 +25,18 @@ func (s suite) position(t *testing.T, seed uint32) *position {
 	return p
 }
 
+// surprise is a position whose most probable token is not in the prompt.
+func (s suite) surprise(t *testing.T) *position {
+	t.Helper()
+	for seed := range uint32(64) {
+		if p := s.position(t, seed); !slices.Contains(p.prompt, p.best()[0]) {
+			return p
+		}
+	}
+	t.Fatal("after each of 64 prompts the most probable token was one of the prompt")
+	return nil
+}
+
 // sample chooses the token after the prompt, in a session of its own.
 func (p *position) sample(t *testing.T, change func(*engine.Sampling)) *engine.Sample {
 	t.Helper()
@@ -139,10 +151,7 @@ func (s suite) samplingCases() []testCase {
 				p.checkBytes(t, top.Token, top.Bytes)
 			}
 		}},
-		{"end_of_generation_is_told", func(t *testing.T) {
-			if s.EndOfGeneration == nil {
-				t.Skip("the target names no end of generation")
-			}
+		{"end_of_generation_is_told", s.needs(EndOfGeneration, func(t *testing.T) {
 			p, end := s.position(t, 1), *s.EndOfGeneration
 			got := p.sample(t, func(x *engine.Sampling) { x.LogitBias = []engine.LogitBias{{Token: end, Bias: 1e6}} })
 			if got.Token != end || !got.EndOfGeneration {
@@ -152,7 +161,7 @@ func (s suite) samplingCases() []testCase {
 			if got.EndOfGeneration {
 				t.Errorf("token %d is told to be an end of generation", got.Token)
 			}
-		}},
+		})},
 		{"the_sample_is_not_evaluated", func(t *testing.T) {
 			sh := s.load(t, engine.LayerRange{})
 			session := sh.open(t, 1, 16)
@@ -212,12 +221,9 @@ func (s suite) pureSampling(t *testing.T) {
 
 // penalty raises a token of the prompt just above the best one; a presence penalty of 2 takes it down again.
 func (s suite) penalty(t *testing.T) {
-	p := s.position(t, 1)
+	p := s.surprise(t)
 	best := p.best()[0]
 	seen := p.prompt[len(p.prompt)-1]
-	if slices.Contains(p.prompt, best) {
-		t.Skip("the most probable token stands in the prompt")
-	}
 	bias := []engine.LogitBias{{Token: seen, Bias: p.logits[best] - p.logits[seen] + 1}}
 	for _, c := range []struct {
 		name    string

@@ -31,7 +31,8 @@ func target(t *testing.T, o fake.Options) enginetest.Target {
 	end := fake.EndOfText
 	return enginetest.Target{
 		Factory: fake.Factory(o), Request: request(), EndOfGeneration: &end,
-		Slow: each(t, o, "step slow 5ms"), Lost: each(t, o, "step 1 lost"), NaN: each(t, o, "step 1 nan"),
+		Without: map[enginetest.Ability]string{enginetest.BadFiles: "the fake reads no files"},
+		Slow:    each(t, o, "step slow 5ms"), Lost: each(t, o, "step 1 lost"), NaN: each(t, o, "step 1 nan"),
 	}
 }
 

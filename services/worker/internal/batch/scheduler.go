@@ -337,6 +337,7 @@ func (s *Scheduler) step(jobs []*Job) {
 		s.idle()
 		return
 	}
+	s.count(jobs)
 	batch := make([]engine.Step, len(jobs))
 	rows := 0
 	for i, j := range jobs {
@@ -421,20 +422,29 @@ func (s *Scheduler) idle() {
 	s.running, s.cancel = nil, nil
 }
 
-// end counts the call that ran, and learns from it unless somebody cut it short.
+// count adds a call to the totals as it begins, so that who looks at them sees that it runs.
+func (s *Scheduler) count(jobs []*Job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	rows := uint64(0)
+	for _, j := range jobs {
+		rows += uint64(len(j.Step.Tokens))
+	}
+	s.totals.Batches++
+	s.totals.Rows += rows
+	if len(jobs) > 1 {
+		s.totals.SharedRows += rows
+	}
+}
+
+// end learns from the call that ran unless somebody cut it short.
 func (s *Scheduler) end(rows int, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !slices.ContainsFunc(s.running, func(j *Job) bool { return j.stopped }) {
 		s.table.learn(s.prefill, rows, took)
 	}
-	sessions := len(s.running)
 	s.running, s.cancel = nil, nil
-	s.totals.Batches++
-	s.totals.Rows += uint64(rows)
-	if sessions > 1 {
-		s.totals.SharedRows += uint64(rows)
-	}
 }
 
 // lossIn is err if it says that the engine is lost, else nil.

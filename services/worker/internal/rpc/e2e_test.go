@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,6 +38,7 @@ type worker struct {
 	shard   *shard.Shard
 	dir     *live.Directory
 	dialer  *chain.Dialer
+	stop    func() // all of it; it may be called again
 }
 
 // setting is what a test may want to be different.
@@ -54,6 +56,7 @@ type setting struct {
 	observer  live.Observer
 	ring      func(own string) string // where tails are told to reach a worker, from where it listens; nil: nowhere
 	speaks    session.Revisions       // zero: revision 1
+	empty     bool                    // it holds nothing until LoadShard asks for a model, of any name
 }
 
 // start makes a worker ready.
@@ -102,8 +105,11 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 		Residents: w.dir, ProbeInterval: time.Hour, ProbeTimeout: time.Second, Drain: time.Minute, Log: discard,
 		Request: engine.LoadRequest{ContextLimit: 256, Sessions: s.sessions, BatchTokens: 64, MicroBatch: 64, Threads: 1, CacheType: "f32"},
 	})
-	if err := w.shard.Load(context.Background(), shard.Order{Source: &shard.Imaginary{}, Model: s.model, Layers: layers}, nil); err != nil {
-		t.Fatal(err)
+	order := shard.Order{Source: &shard.Imaginary{}, Model: s.model, Layers: layers}
+	if !s.empty {
+		if err := w.shard.Load(context.Background(), order, nil); err != nil {
+			t.Fatal(err)
+		}
 	}
 	options := rpc.Options{
 		WorkerID: id, Build: &workerpb.Build{Version: "test"}, Shard: w.shard, Directory: w.dir, Revisions: revisions, Limits: limits,
@@ -113,13 +119,16 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 	if s.guard != nil {
 		options.Guard = &auth.Guard{Authenticator: s.guard, Authorizer: s.guard, Log: discard}
 	}
+	if s.empty {
+		options.Store = shelf{order}
+	}
 	if s.options != nil {
 		s.options(&options)
 	}
 	w.server = rpc.New(options, s.server...)
 	served := make(chan error, 1)
 	go func() { served <- w.server.GRPC().Serve(listener) }()
-	t.Cleanup(func() {
+	w.stop = sync.OnceFunc(func() {
 		w.kill()
 		if err := <-served; err != nil {
 			t.Error(err)
@@ -131,8 +140,14 @@ func start(t testing.TB, layers engine.LayerRange, s setting) *worker {
 		}
 		w.dialer.Close()
 	})
+	t.Cleanup(w.stop)
 	return w
 }
+
+// shelf is a store of one model.
+type shelf struct{ order shard.Order }
+
+func (s shelf) Order(string) (shard.Order, error) { return s.order, nil }
 
 // kill cuts every connection, as the end of the process would.
 func (w *worker) kill() { w.server.Close() }

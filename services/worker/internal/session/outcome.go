@@ -170,6 +170,9 @@ func (c *Core) made(s *step, j *job, r engine.StepResult) {
 		}
 	case s.want == engine.WantSample:
 		c.sampled(s, r.Sample, true)
+		if r.Sample.EndOfGeneration {
+			s.finish = workerpb.Finish_FINISH_END_OF_GENERATION
+		}
 	}
 	c.fireStep(s, tables.StepEventFinished)
 }
