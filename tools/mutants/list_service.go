@@ -59,7 +59,7 @@ func serviceMutants() []Mutant {
 		{"text.refusal-swallowed", []string{"TXT-8"}, text, "if err != nil {\n\t\treturn nil, err\n\t}\n\tanswer := &workerpb.RenderChatResponse{", "answer := &workerpb.RenderChatResponse{"},
 		{"text.tools-not-read", []string{"TXT-8"}, text, "Tools: r.GetToolsJson(), ", ""},
 		{"text.parser-not-given", []string{"TXT-9"}, text, "Parser: prompt.Parser", "Parser: nil"},
-		{"text.answer-cut", []string{"TXT-9"}, text, "r.GetText(), r.GetPartial()", "strings.TrimRight(r.GetText(), \".\"), r.GetPartial()"},
+		{"text.answer-cut", []string{"TXT-9"}, text, "r.GetText(), r.GetPartial()", "string(bytes.TrimRight([]byte(r.GetText()), \".\")), r.GetPartial()"},
 		{"shard.load-without-a-name", []string{"VER-2"}, shard, "r.GetModel() == \"\" || len", "len"},
 		{"shard.load-read-leniently", []string{"VER-1"}, shard, "if err := s.server.strict(r); err != nil {\n\t\treturn shard.Order{}, err", "if err := s.server.strict(r); false {\n\t\treturn shard.Order{}, err"},
 		{"hub.boundary-kept", []string{"HUB-1"}, outcome, "s.output = &workerpb.Output{Kind: &workerpb.Output_Boundary{Boundary: rowsOf(r.Boundary)}}", "s.output = nil"},
