@@ -4,6 +4,7 @@
 //	worker     calls to one worker without a session: capability, health, text, metrics
 //	route      what a list of workers holds, and whether together it is one model
 //	session    one sequence over a route: prefill, generate, decode, truncate, stop, close, resume
+//	remote     one worker as an engine.ShardEngine: the simplest driver of the hub mode
 //	fault      the contract's error as a Go error, and back
 //	cachehash  the chain hash by which both ends agree on what a cache holds
 //

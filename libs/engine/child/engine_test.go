@@ -20,6 +20,7 @@ func TestEngine(t *testing.T) {
 	factory := func(script string) engine.Factory { return child.Factory(options(script)) }
 	enginetest.Run(t, enginetest.Target{
 		Factory: factory(""), Request: request(), EndOfGeneration: &end,
+		Churn:   2000, // each step crosses a process twice
 		Without: map[enginetest.Ability]string{enginetest.BadFiles: "the fake in the child reads no files"},
 		Slow:    factory("step slow 5ms"), Lost: factory("step 1 lost"), NaN: factory("step 1 nan"),
 	})

@@ -30,6 +30,7 @@ func (s suite) batchCases() []testCase {
 		}},
 		{"results_in_the_order_of_steps", s.resultsInOrder},
 		{"a_bad_step_does_not_touch_the_others", s.badStepAlone},
+		{"each_bad_step_has_its_own_error_in_its_place", s.badStepsTogether},
 		{"context_filled_to_the_last_token", func(t *testing.T) {
 			sh := s.load(t, engine.LayerRange{})
 			session := sh.open(t, 1, 9)
@@ -113,6 +114,40 @@ func (s suite) badStepAlone(t *testing.T) {
 		}
 		alone := sh.loneLogits(t, s, sh.tokens(3, 4))
 		s.near(t, bad.name+": logits beside a bad step", floats(results[1].Logits), alone)
+	}
+}
+
+// badStepsTogether puts as many different bad steps as there are sessions into one batch, one good step among them in turn at
+// each place.
+func (s suite) badStepsTogether(t *testing.T) {
+	all, n := s.badSteps(), int(s.Request.Sessions)
+	n = min(n, int(s.Request.BatchTokens)/16)
+	for good := range n {
+		sh := s.load(t, engine.LayerRange{})
+		steps, codes := make([]engine.Step, n), make([]engine.Code, n)
+		for i := range steps {
+			session := sh.open(t, byte(i), 16)
+			sh.one(t, sh.step(session, 0, sh.tokens(1, 3), engine.WantNone))
+			steps[i] = sh.step(session, 3, sh.tokens(2, 2), engine.WantLogitsLast)
+			if i != good {
+				bad := all[(good*n+i)%len(all)]
+				steps[i].Want = engine.WantNone
+				bad.spoil(sh, &steps[i])
+				codes[i] = bad.code
+			}
+		}
+		for i, result := range sh.batch(t, steps...) {
+			want := engine.Pos(3)
+			if i == good {
+				want = 5
+				checkRows(t, "logits", result.Logits, 1, sh.info.Vocab)
+			} else {
+				wantCode(t, result.Err, codes[i])
+			}
+			if result.Cache.Length != want {
+				t.Errorf("result %d has a cache of %d tokens, want %d: %v", i, result.Cache.Length, want, result.Err)
+			}
+		}
 	}
 }
 

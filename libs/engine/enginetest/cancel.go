@@ -3,6 +3,7 @@ package enginetest
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 )
@@ -56,6 +57,25 @@ func (s suite) cancelCases() []testCase {
 			done := sh.start(ctx, t, sh.step(session, 0, sh.tokens(1, 24), engine.WantNone))
 			cancel()
 			sh.cancelled(t, done)
+			sh.one(t, sh.step(session, 0, sh.tokens(1, 2), engine.WantNone))
+		})},
+		{"deadline_passes_on_the_way", s.needs(Slowness, func(t *testing.T) {
+			sh := s.loadFrom(t, s.Slow, engine.LayerRange{})
+			session := sh.open(t, 1, 48)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			began := time.Now()
+			results, err := sh.Step(ctx, []engine.Step{sh.step(session, 0, sh.tokens(1, 24), engine.WantNone)})
+			if time.Since(began) < 20*time.Millisecond {
+				t.Error("Step returned before its deadline, or Slow is not slow")
+			}
+			if err != nil || len(results) != 1 {
+				t.Fatalf("a batch whose deadline passed returned %v, %d results", err, len(results))
+			}
+			wantCode(t, results[0].Err, engine.Cancelled)
+			if results[0].Cache.Length != 0 {
+				t.Errorf("the step left %d tokens", results[0].Cache.Length)
+			}
 			sh.one(t, sh.step(session, 0, sh.tokens(1, 2), engine.WantNone))
 		})},
 		{"twice", s.needs(Slowness, func(t *testing.T) {

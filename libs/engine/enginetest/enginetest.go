@@ -42,6 +42,7 @@ const (
 	Ownership  Category = "ownership"  // of slices, in both directions
 	Closing    Category = "closing"    // Close, and what it leaves
 	Faults     Category = "faults"     // lost engines and NaN
+	Lasting    Category = "lasting"    // what many sessions leave, and a new engine after a lost one
 	Reserved   Category = "reserved"   // reserved features are refused
 )
 
@@ -49,7 +50,7 @@ const (
 func Categories() []Category {
 	return []Category{
 		Lifecycle, Load, Open, Batches, Reserved, Outputs, Parity, Isolation, GoingBack, Marking, Copying, Cancelling, Sampling, Text,
-		Observing, Ownership, Closing, Faults,
+		Observing, Ownership, Closing, Faults, Lasting,
 	}
 }
 
@@ -99,6 +100,9 @@ type Target struct {
 	Lost engine.Factory
 	// NaN makes engines that compute NaN in their first step, and never again; nil: not possible.
 	NaN engine.Factory
+
+	// Churn is how many sessions come and go in the case about leaks; 0: 10,000. Less is for engines to which that takes long.
+	Churn int
 
 	// Without names abilities that the engine is known to lack, each with the reason.
 	Without map[Ability]string
@@ -193,6 +197,7 @@ func (s suite) cases() map[Category][]testCase {
 		Ownership:  s.ownershipCases(),
 		Closing:    s.closeCases(),
 		Faults:     s.faultCases(),
+		Lasting:    s.lastingCases(),
 	}
 }
 

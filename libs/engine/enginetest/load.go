@@ -74,6 +74,7 @@ func (s suite) badLoads(t *testing.T) {
 			_, err := sh.Load(t.Context(), bad.Request, nil)
 			wantCode(t, err, bad.Code)
 			sh.answersAlways(t, false)
+			sh.loadAgain(t, s)
 		})
 	}
 }

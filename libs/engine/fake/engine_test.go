@@ -46,6 +46,12 @@ func TestEngine(t *testing.T) {
 	wide := fake.Default()
 	wide.Seed, wide.NLayer, wide.Vocab, wide.Width, wide.ChatTemplate = 9, 3, 400, 33, true
 	for name, o := range map[string]fake.Options{"any": fake.Default(), "window": window, "none": none, "whole": whole, "wide": wide} {
-		t.Run(name, func(t *testing.T) { enginetest.Run(t, target(t, o)) })
+		t.Run(name, func(t *testing.T) {
+			subject := target(t, o)
+			if name != "any" {
+				subject.Churn = 500
+			}
+			enginetest.Run(t, subject)
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package fake_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -27,6 +28,9 @@ type broken struct {
 // defects maps each to a case that must find it.
 var defects = map[string]string{
 	"opens_twice":             "open/twice",
+	"loses_a_release":         "lasting/many_sessions_leave_nothing",
+	"blames_the_first":        "batches/each_bad_step_has_its_own_error_in_its_place",
+	"ignores_deadlines":       "cancelling/deadline_passes_on_the_way",
 	"keeps_cache_of_failure":  "batches/start_too_small",
 	"drops_row_order":         "parity/two_shards_every_cut",
 	"swaps_results":           "batches/results_in_the_order_of_steps",
@@ -50,7 +54,9 @@ func TestMutant(t *testing.T) {
 	if *mutant == "" {
 		t.Skip("no -mutant is asked for")
 	}
-	enginetest.Run(t, target(t, fake.Default()).With(func(f engine.Factory) engine.Factory {
+	small := target(t, fake.Default())
+	small.Churn = 300
+	enginetest.Run(t, small.With(func(f engine.Factory) engine.Factory {
 		return func() (engine.ShardEngine, engine.TextEngine, error) {
 			e, text, err := f()
 			return &broken{ShardEngine: e, defect: *mutant, sessions: map[engine.SessionID]engine.Step{}}, text, err
@@ -109,6 +115,13 @@ func (b *broken) Open(ctx context.Context, session engine.SessionID, contextToke
 	return err
 }
 
+func (b *broken) Release(ctx context.Context, session engine.SessionID) error {
+	if b.defect == "loses_a_release" && session[15] == 250 {
+		return nil
+	}
+	return b.ShardEngine.Release(ctx, session)
+}
+
 func (b *broken) Cancel(session engine.SessionID) {
 	if b.defect != "ignores_cancel" {
 		b.ShardEngine.Cancel(session)
@@ -150,7 +163,18 @@ func (b *broken) Step(ctx context.Context, batch []engine.Step) ([]engine.StepRe
 	for i := range own {
 		b.spoil(ctx, &own[i])
 	}
+	if b.defect == "ignores_deadlines" {
+		ctx = context.WithoutCancel(ctx)
+	}
 	results, err := b.ShardEngine.Step(ctx, own)
+	if b.defect == "blames_the_first" {
+		var first error
+		for i := range results {
+			if first = cmp.Or(first, results[i].Err); results[i].Err != nil {
+				results[i].Err = first
+			}
+		}
+	}
 	for i := range results {
 		b.spoilResult(&results[i])
 	}

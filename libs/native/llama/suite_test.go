@@ -38,6 +38,7 @@ func target(t *testing.T, arch string, good, lost engine.Factory) enginetest.Tar
 	path := writeModel(t, model)
 	return enginetest.Target{
 		Factory: good, Request: request(path), BadLoads: badLoads(t, path), EndOfGeneration: &endOfAnswer, Lost: lost,
+		Churn: 2000,
 		Without: map[enginetest.Ability]string{
 			enginetest.Slowness:     "models small enough for a test take microseconds a row, and nothing makes them slower",
 			enginetest.ComputingNaN: "no file that is good computes NaN once and never again; a boundary with NaN is tried all the same",

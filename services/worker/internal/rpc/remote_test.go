@@ -45,6 +45,7 @@ func TestEngineBehindTheWire(t *testing.T) {
 			Paths: []string{"model"}, ContextLimit: 256, Sessions: 4, BatchTokens: 64, MicroBatch: 64, Threads: 1, CacheType: "f32",
 		},
 		EndOfGeneration: &end,
+		Churn:           1000, // each is a stream
 		Without: map[enginetest.Ability]string{
 			enginetest.BadFiles:      "the fake behind the worker reads no files",
 			enginetest.TellingMemory: "Capability has no field for what the shard takes of a worker's memory",
