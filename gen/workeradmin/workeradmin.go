@@ -220,11 +220,23 @@ type Limits struct {
 	// KeepaliveSeconds Interval of keepalives.
 	KeepaliveSeconds float64 `json:"keepalive_seconds"`
 
+	// KeptBytes Kept prefixes; 0 means that none are kept.
+	KeptBytes int64 `json:"kept_bytes"`
+
 	// LingerSeconds Greatest linger.
 	LingerSeconds float64 `json:"linger_seconds"`
 
+	// MaxWindowBytes Greatest window of a session.
+	MaxWindowBytes int64 `json:"max_window_bytes"`
+
+	// MaxWindowSteps Greatest window of a session, steps; it grows with use.
+	MaxWindowSteps int64 `json:"max_window_steps"`
+
 	// MessageBytes Greatest gRPC message.
 	MessageBytes int64 `json:"message_bytes"`
+
+	// PrefillChunk Tokens of a prefill step that take about 250 ms here; 0 where none has been measured.
+	PrefillChunk int64 `json:"prefill_chunk"`
 
 	// Sessions Sessions at once.
 	Sessions int64 `json:"sessions"`
@@ -234,6 +246,9 @@ type Limits struct {
 
 	// WindowSteps First window of a session, steps.
 	WindowSteps int64 `json:"window_steps"`
+
+	// WorkerOutgoingBytes Sum of what waits to be sent to all peers.
+	WorkerOutgoingBytes int64 `json:"worker_outgoing_bytes"`
 
 	// WorkerWindowBytes Sum of all windows.
 	WorkerWindowBytes int64 `json:"worker_window_bytes"`
@@ -1951,84 +1966,88 @@ func (sh *strictHandler) ListSessions(w http.ResponseWriter, r *http.Request) {
 // Base64 encoded, gzipped, json marshaled Swagger object
 var swaggerSpec = []string{
 
-	"H4sIAAAAAAAC/7xbe3PbOJL/KijeVW1dFUd2HjN1p/zliZXEtV45J3viTU2mZIhsiViBAAcArWim/N23",
-	"ugFSlAj6lcz+FUcEG41+/rrR/DPJdFlpBcrZZPxnYsBWWlmg/7zjQtYG8M9MKwfK4Z+8qqTIuBNaHf3L",
-	"aoW/2ayAkuNf/21gmYyT/zra0T3yT+3RxBhtkru7uzTJwWZGVEgkGSdXBTADv9dgHct0LXOmtGMLYFzZ",
-	"DRjIRwm+FOjgNj/rWuXcbM/5VtfE1j7F64I7xpnRG8Yd0woYqJzpJXMFMFtwk7NCy9yOkjSpjK7AOOEP",
-	"rXgJfXonlt0UIs9B3eArbltBMk6sM0Ktkrs02YjcFf3XllJz9+olu+WyBsuE8jwhiaU2JXfJOBHK/fQ6",
-	"SZNSKFHWZTJ+0dIXysEKDB0e5SMM5Mn4V89js+lv7XK9+BdkDtn5uRYyR3b2z1ZxlxX+z30+Lz+c/PDy",
-	"x58aAdE69nsNNaTsp9esgK88h0yUXLJcrISzbxhfWFCObYQr6J0lX6OQV0JBVEKVUP193wvHnAFgBbcF",
-	"7i4lL/koq6qUvT7+LvvegrFCR/a+hJIrJzIWVjSH32izBhOhdaCEhnBM/m95VsDJQkjhtv2dP+jNzg7/",
-	"ZlmGqy1babbg2bpvkpmuiAooNI9fk4+zybuzfyZpcv3h4nzSYWB36pKbdUTPbwvI1pUWylnmvItYsHT6",
-	"km/JJe63zeO+baaJM7XKuIMujyfTz8jg2fT04jpJk+nFNMbogUhbQqk/c3OOuIgrPiTgC9WokXHLhGPC",
-	"MuXdbl+yi8ZP7gtb3pnu0oT09NDqPdVTpLsVWcznrgswgMwhkdoBxSLhoLQPbXFKJEnyXircGE6bLYG7",
-	"2sR2m9yC2bLw3Ot+Z+xsrfTm8fu/81RiDAhlHVdZJILOuMp1mTIFFJKB+PF+y6zjxqXs1cv7PH4BS02s",
-	"A1sKY13U26UohXvwAOd+1V2aqLoEI7IH35g268hibwW6zIMvzcLCGVcrkhY5/ENvXeKiM7XUJF/46h56",
-	"4Qq+uo7BeZXORR4JeY4vJDBMH020y7RailVtKJ8/HPR2xNPgPF15dAywOWyrkp0nhFPFnDpYdi9xYVwE",
-	"RSfqhzootdnOlwZgvti6mPGfeGN3onNuLuUzQl3YzGnH5W63JxJpIMb9og5Jvjl6dO+oDA0XaubRFOG1",
-	"PBcoBy4/dmS65NJCPxzmK3BzC5lWeUSOvygnJNMVqCZtWMYNsExqC3nrqcLumRbkLEee9sSd63ohIS4q",
-	"VZeLgHrip7t03NW2byYSlvdwf4XqxyVxRg42T5PmiDHoEA5vnZBeIM+wJetCznwwGlzSykMD8e+n+6fu",
-	"sB0zDg/BowkT8FG6A1aZzsEyrnLGc/RK9BwsAwzPnD2iSGKP6CU7un0x2vJSxqBLHskFUwxAQnmnREIp",
-	"5unLDyez0/n04mo+m5ycfkZi8JWXlQSPULsPY7G/BGv5CuKnQ8MElQFbasM4q8BYrVL2gjnNXhy/fM3I",
-	"od4whYkJf1wgDDYW8mieMZBpzGCRs00+TWYpe3f2z/ls8v+/TC6vUjabXM0+zy9P/jFp/r64+oCrZpPL",
-	"z9O3TBs2m3w8P/n8hnHFaoXpWPmigZXAlWVEdYATZ7ZzvnRghk1/wo0UWF3R6jdeyTuuSMsdxphWcvtY",
-	"L8l0BQMFGOqXLASrL8hTdnk1+Ziyy8nl5dnFNPUax9NfX8z+Hj3fgcmTOe003eze0UfM6Bu80osXg7We",
-	"UGyHL5uUsZp9fNt6wIAuuI2VGtfFtkWhjl1Moy/bNqg1GPri3bskTS6mSZrMJpeT2afJ6cMYOqSNQC0m",
-	"jnO+BeMxSY9TembZr4SwUlTb/7DFFo8vDFtJveCSed1HSueQofvOV3HrjUFy655c/KYJcfPkRHsgGE8k",
-	"JS6jYmmhY7854WHP3yxb6FrlNmVcyh10WkiIlBZYQ8+dXkMsg7w3wB06pOJO3AKj1Sn54ap5ZB1UzxAW",
-	"5drhUHAKS15Ld19K7vn4GqDiUtzCMNkz5cDcconO0i63j6QvhVrdF75aafmFj6QaosQQKGyJkl+Hxc+Q",
-	"9yNgArWgsucQ3wiV683QEd6hSTO/BgXfVvPP3wmN7ik7pWSm9jkb+lLi/hNe1iVtJ2XY3H5r76xVV7rv",
-	"ogcSOBB9nN1DG+tZ8qE3xlwpHotuQYGNQFx6N5Kz5IZvLXOm7nbBFlpL4Aop1hVWP8MudikQHFHzz+gM",
-	"rGULWPHHBohvqDkbDPbyfz0EexgEeBGke7XowfGiMtU8/2j0ygS59ntyS47QUGqeM2HfEAhim0JIYOcX",
-	"J6dn0/f9KJ9rNRhgTrUKKFdYVhXcQgMvl1xKSyBMKCbcM2oHIjeAuoRjuQbqeKXt/trkPnA24OLTyfnZ",
-	"6cnV2fR9kiafJrOzd5/934iv/V8fZxc/7377HG00HlTCh0mBPPdABscIhALIffLRD2zByyHt6mGfp5gl",
-	"TDtNn0M3kr43lkMmsPxZUAfKbXSAABbdoxTWu4pFo8Ylja2Ab1BZoLIYfq+5jCGD4WYGtRjn/uceiJdQ",
-	"YnkdvOjvn3zjmGqnm+WLn+I3Ezk4MChR60Q2VBv5FnAFpsEjTXukH0iWkttizp0D5UJfvb9IKOtMneGC",
-	"uQUX79uIzOg5xeBIt1BvLB4UXSiwROt/oPXPyDauMMDzB7o1D2ePXTemIdiXyJ4W9895qI6Ydc6A5yIe",
-	"/H0yeWSXYy+Anc5OzqYhgj0inkPTJnjEdd59Td+z8KRpOAvLbAV8jbp9ar+3bRaDuY2mCfKzBcwxHw+K",
-	"52TVpiEsRhi94tmruO12sTYFKKbQAHORP1JungGn9XqYA8w0UqtV2NTvr/X68Vu0KezeHnc33fnaNI+1",
-	"K2Cz38tzfA0q7vpPblj9xc1of6S0bYTtNov7Vbcb3484TRc7Wu73bky8GWN+zWRtxW2kAiz51yeHG3r6",
-	"rUEKSaS0fUwOoSq5PxU03lroqn+wex1sByQbWhtuqUUKj/UiDKVl5eKleGWA3FMreAZu8pFZglrFruuv",
-	"qBRgcMtlzR085y6UBiW+usHCfwYUv55DOtcbTKvAy0hQubi8Gn+8mF011qvgq0PtteEsmK/jQlKbQShW",
-	"1AtW6jx+bx5z2WjAHnhbPmgjiJsoBvcaHfd0G5sQ1IslLt6gbgriToe6ba99nEw9vD15e3X2aZKkyS/T",
-	"67NpQL9vzy8u/V/nZ9P3kxn+/WD3jYqRJh41dtyzigM7TPc86kB497jwufBdsX3v7PYjHnWd2wSE3nXu",
-	"UOUcZam9tRxuBYfQSYM3AZ3ckKxuAkpRGiuiFdYHWIV5LzmIPSYrhIOsaej2x3RohCSOhRdhamjuY+y9",
-	"l/77A0bdl8PA0dPe9gofqJPe+gGQ0OiwUjv7DaGHLlwjrV2tVn7AipYddHG8ZT6rN6tWYCojlBueK6Ls",
-	"KXIEyEsB/noQI48cGC+Kaq8AHolJH7gnRwdgUC4gz4VaxRGMpPb2g9Bp1yC/SxM1p7cGe+XN2FChZTjU",
-	"M6So5rc644tYqPyjhUe0pJbcbJ/Tpnw6eMNcMSxwXbuqdqzkzoivcXHfgkF957GYILKCOVBWG8s2WDdn",
-	"BWRryBlfcSwovI1wJZbg7wzasH09xZB9fh7tR2xArApnhzztYqOaXb+19eAFOhgLL5+cqfCtWJ76ZXp+",
-	"cXI6OcVMdNH0Zppb0KawS9Lk3cnZefSGKE26IyK9hJEV3M0xU8kox1eNr7KCW8ZZRuE8LB8oFAjixEkR",
-	"rEZ+LsHQtTLWhC0kOqTVS0FEOD3gua+EOypLB7MRV4hIDXfapPQfgwHY0Q/+ypuV4IzILMu0lJDR73bd",
-	"tCTCjCA7c7t61jvFRjUN1LT9wc+bcpV/Uc1PoZbFHDj2YLmxC+0KypGVDc3CrMBIZJFNPw7LCjCQMqt9",
-	"WEV+dO34Cpq2n6Mizm+P1Cw+/6L0kgQtMhh9UV/UddOt2o3KrS2BsoxLiW9tCtwCtlgX0n5E37fytHEp",
-	"W2xZJgWiywzNaSkyOoRhC+CGrtHXoMbMaSa1XhNXFDu+KC99mrpckFIxA4WjMq62HgfwvBTqDTuS4hb+",
-	"IL0cUc33B4pr6+cu2HWhaXgRzy1sOzLs77hfH79I2evjVyly9ePxKw80vB547QpthNvu5OZfHrGJtOC7",
-	"eQuBWNmFM1QLnq2RlNOMMwUORUdaC9ZkR+w01K++nA4wLmVW/AH00xdFsSllnczp5yyC6rkt/Eom9QbM",
-	"Dxm30M2RI/Y2KEislDbAlgJkbtsSFc9Dp1krvRl9wVrQCUdTFKfvZ0HbqRcuKTLpTMkmL0bHo2N0YpQu",
-	"rwTC/tHx6BUiMe4KihheIfjXCiJZ/4SkaAOo694pZDsjRi+UMmVcWh1WCkewz6b+ctKioDHmLLmQkI/Y",
-	"yYGjGqDBwWBSzR7UtyEjPVCrv15dasOUDrL2F/ZeRq1JnuXJOHkP7pwOme7PxL88Pv5u8/DtLU9kJP5E",
-	"Uk+BfqcL2yFiLXdHzbg+jcrXZcnNtq2ZvWhcbaj6cHxlMZwWwKUrkt/wjaMQ8Aa1+tHoElwBtWWEH33u",
-	"ZMej49HrEfsZrMi9spvIGULie81MrWj2DuXfMYcxhqEf2E2+MvPQu6GZwjlG7hv2ZzDKNETL5t95+3vb",
-	"8LkbsxeHpChS3IzZi2BdTeTgW8teHh8fLqcgPQ/lyJ/0L1Ile3GdvgM9OXxZlJW2ViwkzJ3hytLAnfWj",
-	"ejfszzDjRK+mDG5BubsxA54VFLFYDkvI3CHRcNrGygO1cZBC8HeCTlJbR8IteQ4eQB0S853JEI1u0siz",
-	"pTefHdeZzlEEvkNJt6I9mYWK8GbsL5v87SdGbq3oc4dM1jnkfSUvlxiiPUg7YGb/4bzU1t2M2YYKCMua",
-	"p6SWCjDK0M6NZeFyZnctKJTc4fZrqNy8MrAUX3u7d54F7uhofWnSikK0akljz0thLewUhxFVqFXQnA4n",
-	"aThJw6ydrhzkPqsb6j8PSX3um2pRBto1fjSz1akPeHc9U6MxvkPN+187vfsAFAwXtq9V+lwk99fnN2Nv",
-	"MMFGuXCtHwXkExGqv46Pm6h/ZvQm/gCdF3J63kq7c5PVM9xdK22eCy53J9e1y3QJd+nQcoOV/dwZUbWc",
-	"jttmW28f9IWBHcbMkC1QGY6V1pv+m3TvEZpG7bn8f71kDcYQrJm+KMawPg7DWkS7c4OyZblon2VFJD6E",
-	"TdrWZ9SqwiJLQ5nxJeFjhkY4zRrkbz84ZyBuWy+Pm7Bye4/HrLZ8BSnLdK3QRyjTI6LwfTYGKrcDQXTh",
-	"v3yKbhSW7Ik5uuLg3IdnCqsyrjKQsnGF+wh6YLO/bohqXK5RNpuoPMxhVlBeoWoqHPxmvJfm/NI33ngW",
-	"sBIoadh4VN39eCOOnf4RwMSD6AmhxFEluTjATYdt1ghAkg3S+B4w6S3ZlPFAfMXrFQwCJQ8kBnHSy+Nj",
-	"39sU3a8N25Zm2oyBEsYVarVLXp0LSTQJtkFFuMLoelWwg8oRKdAtIl/p0RfVQm4/U6JVU3m0ABtUN/xi",
-	"0e3qbD1iJ8QXhovmZgsBUhHGYWhqdQAfz7wc/kKAvLsKjxgAbe/hfOcOk2zhx+NX/xkeptp5XPmG3VC2",
-	"vPHi2xRb0irBFoeF8/eC8rt+gr8HHzLS2xdH2d4XclFbvWqGWLhl78E9NPPMptSRwHxuDxL6KGYhnW/0",
-	"/kIr6ewy8G1x9FvAb9fHte+PNOSFTQNOdf6OIw0TQXTRRdPFTAroaCy0EBuFUUSg/py2EWW91SVY+kS0",
-	"HShl7Yip/5rTQOeTlJ3T++968OQa9bf7ZMeH83Y4hJ3lUFYaVTJmevlFWdQ3l4FA6PuqMC+B6TaMZpha",
-	"gh2xbq1pHd/aN/sRsOlkNpeRoPJYbKFvfBLf+QPrftZ+cOG7GMve11F3d77BuGeYL7/vXuFbpYhlnrYJ",
-	"QBvGJcURnxXog/c0ef0dneTeb+8XOt82aYksuCslimiBn//7j/BjIDBDTUAMn8hOO0ZIXvM9/HcGy9rC",
-	"XvqgqC3Bmyc5EVWyYeQruG1rrTvX7V66RiNt31GRetrUhCk5JFXOZldGp35sEwi6i7x1d7aGrW3u7Dx8",
-	"gK/O9wxRhxU3dL8nXMy9zoV1l7sp6L8sLndvqQcMby9rf6M29yV8+HFzLOretb/15tbsXtuSJo5T6l4K",
-	"5xMv5jv/+VCTd+/Shy6+hddVM5zbIWHDldtDlxW+gWrXmHw7r+8M8u63u38HAAD///k3bC/TQwAA",
+	"H4sIAAAAAAAC/7x8a3Pbtrb2X8HwfWf2nBlWdi7tnKN8cmMl8dRbzpHdZGeajgyRSyK2QIAFQMtqx//9",
+	"zFoAKUoEfUu6P9UVQWBhXZ51Zf5KMl1WWoFyNhn/lRiwlVYW6H/ecSFrA/hnppUD5fBPXlVSZNwJrY7+",
+	"bbXC32xWQMnxr/9vYJmMk/93tNv3yD+1RxNjtEnu7u7SJAebGVHhJsk4uSqAGfijButYpmuZM6UdWwDj",
+	"ym7AQD5K8KWwDx7zs65Vzs32nG91TWTt7/i54I5xZvSGcce0AgYqZ3rJXAHMFtzkrNAyt6MkTSqjKzBO",
+	"+EsrXkJ/vxPLrguR56Cu8RW3rSAZJ9YZoVbJXZpsRO6K/mtLqbl79ZLdcFmDZUJ5mnCLpTYld8k4Ecr9",
+	"9DpJk1IoUdZlMn7R7i+UgxUYujzyRxjIk/Fvnsbm0N/b5Xrxb8gckvNzLWSO5OzfreIuK/yf+3Refjj5",
+	"4eWPPzUMonXsjxpqSNlPr1kBtzyHTJRcslyshLNvGF9YUI5thCvonSVfI5NXQkGUQ5VQ/XPfC8ecAWAF",
+	"twWeLiUv+SirqpS9Pv4u596AsUJHzr6EkisnMhZWNJffaLMGE9nrQAjNxjH+v+VZAScLIYXb9k/+oDc7",
+	"PfyHZRmutmyl2YJn675KZrqiXUChevyWfJxN3p39K0mTzx8uzicdAna3LrlZR+T8toBsXWmhnGXOm4gF",
+	"S7cv+ZZM4n7dPO7rZpo4U6uMO+jSeDL9ggSeTU8vPidpMr2Yxgg9YGm7Uerv3NwjzuKKDzH4QjViZNwy",
+	"4ZiwTHmz2+fsorGT+2DLG9NdmpCcHlq9J3pCuhuRxWzucwEGkDjcpHZAWCQclPahI05pS+K85wo3htNh",
+	"S+CuNrHTJjdgtiw897LfKTtbK715/Pnv/C4xAoSyjqssgqAzrnJdpkwBQTIQPd5umXXcuJS9enmfxS9g",
+	"qYl0YEthrItauxSlcA9e4NyvuksTVZdgRPbgG9NmHWnsjUCTefClWVg442pF3CKDf+itS1x0ppaa+Au3",
+	"7qEXruDWdRTOi3Qu8gjkOb6QwNB9NGiXabUUq9qQP38Y9Habp8F4uvzoKGBz2VYkO0sIt4oZddDsnuNC",
+	"XARFN+pDHZTabOdLAzBfbF1M+U+8sjvRuTeX8hlQFw5z2nG5O+2JmzQhxv2sDk6+uXr07CgPDRdq5qMp",
+	"itfyXCAfuPzY4emSSwt9OMxX4OYWMq3yCB9/VU5IpitQjduwjBtgmdQW8tZShd1TLchZjjTtsTvX9UJC",
+	"nFWqLhch6onf7tJxV9u+mkhY3kP9FYofl8QJOTg8TZorxkKHcHnrhPQMeYYuWRd85oNocEkrDxXEv5/u",
+	"37pDdkw5fAgedZiAj9JdYJXpHCzjKmc8R6tEy8E0wPDM2SNCEntEL9nRzYvRlpcyFrrkEV8wRQASyhsl",
+	"bpSin778cDI7nU8vruazycnpF9wMbnlZSfARavdhDPtLsJavIH47VExQGbClNoyzCozVKmUvmNPsxfHL",
+	"14wM6g1T6JjwxwWGwcZCHvUzBjKNHixyt8mnySxl787+NZ9N/vfXyeVVymaTq9mX+eXJPyfN3xdXH3DV",
+	"bHL5ZfqWacNmk4/nJ1/eMK5YrdAdK580sBK4sox2HaDEme2cLx2YYdWfcCMFZle0+o0X8o4qknKHMKaV",
+	"3D7WSjJdwUAChvIlDcHsC/KUXV5NPqbscnJ5eXYxTb3E8fafL2a/RO93oPKkTjtJN6d35BFT+iZe6eHF",
+	"YK4nFNvFl43LWM0+vm0tYEAW3MZSjc/Fto1CHbuYRl+2Lag1MfTFu3dJmlxMkzSZTS4ns0+T04dj6OA2",
+	"wm4xdpzzLRgfk/QopWeW/UYRVopi+y+22OL1hWErqRdcMi/7SOocPHTf+CpuvTJIbt2Tk980IWqe7GgP",
+	"GOM3SYnKKFva0LFfnPBhzz8sW+ha5TZlXMpd6LSQEEktMIeeO72GmAd5b4A7NEjFnbgBRqtTssNV88g6",
+	"qJ7BLPK1w1BwCkteS3efS+7Z+Bqg4lLcwPC2Z8qBueESjaVdbh+9f+WGYrdfoHKsMrAUt4jPxwEQKYNR",
+	"WgEFILjBMzywFGp1H2y2UvILH3mbkt/ON0LlejN0p3Zfvwx51ibiz5B450DUmScemJKi2TeIUCujN9Z7",
+	"h9rCc0jxyPzgxQlLw+JnHEP6IOU8K2q1jpgsWZ2/ZVhKlwx5L18D4wtdO/byx2NWWoaZOKrWhlJy0qqC",
+	"W7YAUKhutjbwnLrIIwJIKk5mz2HB/Rr2DsHuO6nX/ao1eFLQq+cc6JNMXbuVFmo1dMfLusQDNyjTDRfO",
+	"hrCNchCnCaMrCJ7qeSTcz+RAAJ7jF9pvLey2GpPu+48DIRxIP4IAERSKX2qI24emvAfShwbYQ9JDLxRz",
+	"IXEffAMKbCS1o3cjsZrc8K1lztTd6u9Cawlc4Y51hVn/MMRfCkwKqOhtdAYWrX7FH+sYv6HW0uQeL//b",
+	"px4PB7+eBeleDebgelGeap5/NHplAl/7teglx5RIap4zYd9Q8M82hZDAzi9OTs+m7/vRTa7VIMifIn5S",
+	"dicsqwpuoUmrllxK716EYuI5Hpu2G8g2hGO5Bqr0pu352uTecTdB9aeT87PTk6uz6fskTT5NZmfvvvi/",
+	"Ma/0f32cXfy8++1LtMB+UAE6DIYIFA54cIwJQEjunnz1A13wfEi7ctinKaYJ006x89CMpPeNOWQC0/4F",
+	"VV7dRofQ16J5lMJ6U7Go1Lik0RXwhVnrozH4o+YyFhEPF/GotD73P/eSVwklQnqwol8++YYJ1Qyuly9+",
+	"infkcnBgkKPWiWyoJuBbHxWYJg5vyoJ9IFlKbos5dw6UC/2k/iKhrDN1hgvmFly8Xikyo+cE75EqOcZf",
+	"ekkdy0ASrf+B1j/DkbnCAM8fqFI+7Jh2Vchmwz5H9qS4f89DccS0cwY8F3Hw987kkdW9PQA7nZ2cTQOC",
+	"PQLPoSmPPaKNfV+z4yw8aRotwjJbAV+jbJ/a52ibJGBuom6C7GwBc3TWg+w5WbVuCJNwRq948ipuu9Xb",
+	"TQHKx8C5yB/JN0+A03o9TAF6GqnVKhzqz9d6/fgjWhd2b2+n6+58TSaPlelgs1/DxqxAxU3/yYXav7kJ",
+	"46+UtgXg3WFxu+p2ofqI03RvomWuXqfQqzH610zWVtxEKh8lv30y3NDTbwUp3IIC3ygfQs51vytorLXQ",
+	"Vf9i9xrYLpBs9tpwS60BeKwVIZSWlYuXoCoDZJ5awTPiJo/MEtQqNqYS8mW44bLm7lm5Lg0I3brBgtcM",
+	"CL+es3WuN+hWgZcRULm4vBp/vJhdNdqr4Nah9Fo4C+rruJBUXhOKFfWClTqPz4vETDYK2ANvywd1BOMm",
+	"wuBege+eKnsDQT0scfHGTJPudzozbVn542Tqw9uTt1dnnyZJmvw6/Xw2DdHv2/OLS//X+dn0/WSGfz9Y",
+	"daZkpMGjRo97WnGgh+meRR0w7x4TPhe+Grxvnd1qy6PGGBpA6I0xDCXlUZLabv1wCyRAJw2chejkmnh1",
+	"HaIUpTEjWmF+gFmYt5ID7DFZIRxkTSOjP55Go1PxWHgRpuXmHmPvHXbZH6zrvhwG7Z72thf4QJ701g8+",
+	"hRqKldrZb4AeGjSItDS0WvnBQlp2UKPymvmsnoRagamMUG54no68p8gxQF4K8G1xRB45MFYXlV4BPIJJ",
+	"H7jfji7AoFxAngu1ikcwkto6D4ZOu8bQXZqoOb012CNqxuUKLcOlnsFFNb/RGV/EoPLPNjyiJbXkZvuM",
+	"E54RvKGvGGa4rl1VO1ZyZ8RtnN03YFDeeQwTRFYwB8pqY9kG8+asgGwNOeMrjgmF1xGuxBJ8r6yF7c9T",
+	"hOzz82g9YgNiVTg7ZGkXG9Wc+q2lB8/QQSy8fLKnwrdifurX6fnFyenkFD3RRVObabr/TWKXpMm7k7Pz",
+	"aGc0TbqjUT2HkRXczdFTySjFV42tUi+As4zgPCwfSBQoxIlvRWE10nMJhsYpMCdsQ6LDvXouiDZOD2ju",
+	"C+GO0tJBb8QVRqSGO21S+h+DAOzoBz/qwUpwRmSWZVpKyOh3u25KEmE2lp25XT7rjWKjmgJq2v7g56y5",
+	"yr+q5qeQy6IPHPtgudEL7QrykZUNxcKsQCSySKYfA6c2Tcqs9rCK9Oja8RU0Zb/Q2qGzcDeLz78qvSRG",
+	"iwxGX9VX9bmpVu1GRNeWgrKMS4lvbQo8AraYF9J5tL8v5WnjUrbYskwKjC4zVKelyOgShi2AGxofWYMa",
+	"M6eZ1HpNVBF2fFWe+zRtvCChogcKV2VcbX0cwPNSqDfsSIob+JPkckQ535/Irq2fN2KfC01Du3hvYdtR",
+	"ed+9e338ImWvj1+lSNWPx698oOHlwGtXaCPcdsc3//KITaQFX81bCIyVXbhDteDZGrdymnGmwCHrSGpB",
+	"m+yInYb81afTIYxLmRV/Av30VRE2pazjOf18URA9t4VfyaTegPkh4xa6PnLE3gYBiZXSBthSgMxtm6Li",
+	"feg2a6U3o6+YCzrhaHro9P0sSDv1zCVBJp3p8OTF6Hh0jEaM3OWVwLB/dDx6hZEYdwUhhhcI/rWCiNc/",
+	"IS7aENR1ewrZTonRCqVMGZdWh5XCUdhnU9+Ut8hoxJwlFxLyETs5MFQDNDAbVKo5g+o2pKQHYvVjBUtt",
+	"mNKB135QxfOoVcmzPBkn78Gd0yXT/W9BXh4ff7fvQNouT+RTkBNJNQX6nQYVhjZrqTtqPlOhT0TqsuRm",
+	"2+bMnjWuNpR9OL6yCKcFcOmK5Hd84ygA3qBUPxpdgiugtoziR+872fHoePR6xH4GK3Iv7AY5AyS+18zU",
+	"imZOkf8ddRgjDP3ArvOVmYfaDc3SzhG5r9lfQSnTgJbNf+ft723B527MXhxuRUhxPWYvgnY1yMG3lr08",
+	"Pj5cTiA9D+nIX/Rf3JX0xXXqDvTk8GVnuLI0XWr9XOo1+ysM9NH6lMENKHc39v9teSPFErJtJsP4n03D",
+	"kFFwB0Ih7VnhrTrjZe9gUVbaWrGQ8BQaeFYQVLIclpC5w00DmxvzCruNA/sD0FDMJrV1JNWS5+Ajt8PN",
+	"fEk0wOB1Gnm29Hq7ozrTOfLel0apj9sTVkhFr8e+y+XbrugytKLvizJZ55D3tWu5RN/go8MDYvYfzktt",
+	"3fXYd9WFZc1T0gfqpvuTG5XG5czual/IucPjqXPcjPAcnN55Fqijq/W5SSsK0YoljT0vhbWwExxCuVCr",
+	"IDkdbtJQkobhVl05yH04YajwPcT1ua/mRQlo1/hZ6FamHmnveqpGc7OHkve/dpoGIUIxXNi+VOn7rNw3",
+	"/K/HXmGCjnLhWgMOIVeEqX7EIK6i/pnRm/gDRA3I6XnL7U4Lrae4uxrePBdc7m6ua5fpEu7SoeVG1yqf",
+	"OyOqltJxW+XrnYO2MHDCmBnSBcr/McV703+TGi6hWtXey/+v56xBDMFk7atiDBPzBrjICHetmy3LRfss",
+	"KyL4EA5pa65RrQqLLE1Bx5eEr4ca5jRrkL59r5CBuGmtPK7Cyu09HrPa8hWkLNO1QhuhEANDGV/gY6By",
+	"OwCiC/+pYfSgsGSPzdEVB/c+vFNYlXGVgZSNKdy3oY+o9tcN7Rrna5TMBpWHKcwK8iuUxoWLX4/3/Ktf",
+	"+sYrzwJWAjkNGx/Od7+Wigdt/wxRzINhG8YwR5Xk4iBgO6zvRiIz2YQ43yM+e0s6ZXwGsOL1CgYjNB/B",
+	"DAZoL4+PfVFVdD/vbWupaTN3TcG1UKud8+p0Qmk8cEOTY4XR9apgBykr7kDtS77So6+qjfX9MItWTcrT",
+	"RvaguvCL2b6rs/WInRBdCBdNSw0jsyLM4dCY+EBgPvN8+Bsj810PPqIAdLzPIzrNU9KFH49f/WdomGrn",
+	"A9o37Jq85bVn36bYklQpbHGYsX+vHGJXyPAN+CElvXlxlO19khrV1atmeoZb9h7cQx8ZsCmVQvx0475D",
+	"H8U0pPNR7N+oJZ1TBj7mj358++3y+OwLM832wqYhTnW+uZKGUSTqsNE4P5MCOhILtctGYIQIVBjUNiKs",
+	"t7oES99kt3O6rJ3c9Z9PG+h8A7Yzev8hHd5co/x238h5OG+nUthZDmWlUSRjppdflUV5cxk2CAVnFQY1",
+	"0N2GmRBTS7Aj1k1yreNb+2YfAZsSatMFBZXHsIU+qkt8yRGs+1n7iYnvoix7nyPe3fnK5p5ivvy+Z4WP",
+	"AyOaedo6AG0Yl4Qj3ivQvzCRJq+/o5Hc+49dLHS+bdwSaXCXS4RogZ7/+Y/QYyAQQ9VHhE8kp51fJKv5",
+	"HvY7g2VtYc99EGpL8OpJRkSZbJg1C2bbauvOdLvd3ijS9g0Vd0+bnDAlg6TM2ezS6NTPiwKF7iJvzZ2t",
+	"YWubZqEPH+DW+WIlyrDihhqLwsXM61xYd7mb7P7bcLnbHh9QvD2v/Y3S3Ofw4b8mEEPdu/a33sCc3auX",
+	"0qhzSmVT4bzjRX/nv9dr/O5d+lDHXXhZNVPBnS1s6PU91CXxlVu7RufbeX2nkHe/3/1fAAAA//+zzdpq",
+	"REcAAA==",
 }
 
 // GetSwagger returns the content of the embedded swagger specification file

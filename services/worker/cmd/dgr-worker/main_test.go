@@ -212,7 +212,7 @@ func TestBadModel(t *testing.T) {
 func TestBadConfiguration(t *testing.T) {
 	start(t, nil, "--bogus").fails(exitUsage, "--bogus", "--help")
 	start(t, nil, "serve").fails(exitUsage, "serve", "--help")
-	start(t, nil, faked("--sessions", "0")...).fails(exitUsage, "--sessions", "1 to 255")
+	start(t, nil, faked("--sessions", "0")...).fails(exitUsage, "--sessions", "1 to 4096")
 	start(t, []string{"DGR_CACHE_TYPE=q4"}, faked()...).fails(exitUsage, "DGR_CACHE_TYPE", "f16")
 	start(t, nil, faked("--config", "/none.yaml")...).fails(exitUsage, "/none.yaml", "does not exist")
 	start(t, nil, faked("--listen", "0.0.0.0:0")...).fails(exitUsage, "--listen", "--insecure")

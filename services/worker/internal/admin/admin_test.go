@@ -70,7 +70,8 @@ var capability = &workerpb.Capability{
 	Cache: &workerpb.CacheAbility{Truncate: workerpb.TruncateAbility_TRUNCATE_ABILITY_ANY, Copy: workerpb.CopyAbility_COPY_ABILITY_PREFIX, Marks: proto.Uint32(0)},
 	Limits: &workerpb.Limits{
 		Sessions: 4, FirstWindow: &workerpb.Credit{Steps: proto.Uint32(8), Bytes: proto.Uint64(1 << 24)}, MaxLinger: durationpb.New(30 * time.Second),
-		BatchTokens: 512, MessageBytes: 1 << 20, WorkerWindowBytes: 1 << 30,
+		BatchTokens: 512, MessageBytes: 1 << 20, WorkerWindowBytes: 1 << 30, WorkerOutgoingBytes: 1 << 28,
+		MaxWindow: &workerpb.Credit{Steps: proto.Uint32(64), Bytes: proto.Uint64(1 << 28)},
 	},
 	Numerics: &workerpb.Numerics{Backend: "cpu", Threads: 2, CacheType: "f16", MicroBatch: 512},
 	Devices:  []*workerpb.Device{{Name: "CPU", Backend: "cpu", MemoryTotal: 1 << 30, MemoryFree: proto.Uint64(0)}},

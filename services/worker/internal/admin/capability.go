@@ -70,6 +70,8 @@ func limitsOf(l *workerpb.Limits) workeradmin.Limits {
 	return workeradmin.Limits{
 		Sessions: int64(l.GetSessions()), BatchTokens: int64(l.GetBatchTokens()), MessageBytes: int64(l.GetMessageBytes()),
 		WindowSteps: int64(l.GetFirstWindow().GetSteps()), WindowBytes: *count(l.GetFirstWindow().GetBytes()),
+		MaxWindowSteps: int64(l.GetMaxWindow().GetSteps()), MaxWindowBytes: *count(l.GetMaxWindow().GetBytes()),
+		WorkerOutgoingBytes: *count(l.GetWorkerOutgoingBytes()), KeptBytes: *count(l.GetKeptBytes()), PrefillChunk: int64(l.GetPrefillChunk()),
 		WorkerWindowBytes: *count(l.GetWorkerWindowBytes()), LingerSeconds: l.GetMaxLinger().AsDuration().Seconds(),
 		DrainSeconds: l.GetDrain().AsDuration().Seconds(), KeepaliveSeconds: l.GetKeepalive().AsDuration().Seconds(),
 	}

@@ -103,6 +103,17 @@ func (s *Scheduler) pack(queue *[]*Job, prefill bool) []*Job {
 	return packed
 }
 
+// Measured is Chunk where prefill has run and is measured, else 0.
+func (s *Scheduler) Measured() int {
+	s.mu.Lock()
+	known := s.table.prefills != 0 && !s.options.Deterministic
+	s.mu.Unlock()
+	if !known {
+		return 0
+	}
+	return s.Chunk()
+}
+
 // Chunk is how many tokens of prefill one step should hold, so that it takes no longer than Options.Time: from what was
 // measured; Options.Tokens where nothing was, or where it must always be the same.
 func (s *Scheduler) Chunk() int {

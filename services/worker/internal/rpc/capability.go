@@ -80,7 +80,7 @@ func (s *Server) limits(cache *workerpb.CacheAbility) *workerpb.Limits {
 		MaxWindow: credit(session.WindowSteps(o.Limits.MaxWindowSteps, cache), o.Limits.MaxWindowBytes), WorkerWindowBytes: o.WindowBytes,
 		MessageBytes: o.MessageBytes, BatchTokens: o.BatchTokens, StepTokens: o.Limits.StepTokens,
 		MaxLinger: durationpb.New(o.Limits.MaxLinger), Idle: durationpb.New(o.Limits.Idle),
-		OpenBudget: durationpb.New(o.Limits.OpenBudget), Drain: durationpb.New(o.Drain), PrefillChunk: proto.Uint32(0),
+		OpenBudget: durationpb.New(o.Limits.OpenBudget), Drain: durationpb.New(o.Drain), PrefillChunk: proto.Uint32(o.Directory.PrefillChunk()),
 		Keepalive: durationpb.New(o.Keepalive), WorkerOutgoingBytes: o.OutgoingBytes, OutputBytes: o.OutputBytes, KeptBytes: proto.Uint64(o.KeptBytes),
 		MetadataBytes: o.MetadataBytes, PingInterval: durationpb.New(o.pingInterval()), ConnectionStreams: o.Streams,
 		Handshake: durationpb.New(o.Handshake), RightsChecked: durationpb.New(o.RightsChecked), Principal: principalLimits(o.Quotas.Limits()),

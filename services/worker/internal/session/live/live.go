@@ -194,6 +194,17 @@ func (d *Directory) Sessions() int {
 	return len(d.sessions)
 }
 
+// PrefillChunk is how many tokens of prefill take about as long as a native call should; 0 where none has been measured.
+func (d *Directory) PrefillChunk() uint32 {
+	d.mu.Lock()
+	shard := d.shard
+	d.mu.Unlock()
+	if shard == nil {
+		return 0
+	}
+	return uint32(shard.scheduler.Measured())
+}
+
 func (d *Directory) all() []*Session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
