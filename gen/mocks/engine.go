@@ -282,6 +282,20 @@ func (m *MockTextEngine) EXPECT() *MockTextEngineMockRecorder {
 	return m.recorder
 }
 
+// CheckGrammar mocks base method.
+func (m *MockTextEngine) CheckGrammar(ctx context.Context, grammar engine.Grammar) error {
+	m.ctrl.T.Helper()
+	ret := m.ctrl.Call(m, "CheckGrammar", ctx, grammar)
+	ret0, _ := ret[0].(error)
+	return ret0
+}
+
+// CheckGrammar indicates an expected call of CheckGrammar.
+func (mr *MockTextEngineMockRecorder) CheckGrammar(ctx, grammar interface{}) *gomock.Call {
+	mr.mock.ctrl.T.Helper()
+	return mr.mock.ctrl.RecordCallWithMethodType(mr.mock, "CheckGrammar", reflect.TypeOf((*MockTextEngine)(nil).CheckGrammar), ctx, grammar)
+}
+
 // Detokenize mocks base method.
 func (m *MockTextEngine) Detokenize(ctx context.Context, tokens []engine.TokenID, special bool) ([]byte, error) {
 	m.ctrl.T.Helper()

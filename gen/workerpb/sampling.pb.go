@@ -49,7 +49,9 @@ type Sampling struct {
 	// Cache position of the answer's first token; grammar sees tokens from here, penalties see all.
 	AnswerStart *uint32 `protobuf:"varint,12,opt,name=answer_start,json=answerStart,proto3,oneof" json:"answer_start,omitempty"`
 	// Entries of Token.top, 0 to 20; absent: no log-probabilities.
-	Logprobs      *uint32 `protobuf:"varint,13,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
+	Logprobs *uint32 `protobuf:"varint,13,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
+	// 0 < p ≤ 1: draw from the tokens whose surprise is nearest to the expected one and that make up this share; 1 is off.
+	Typical       *float32 `protobuf:"fixed32,14,opt,name=typical,proto3,oneof" json:"typical,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -175,6 +177,13 @@ func (x *Sampling) GetLogprobs() uint32 {
 	return 0
 }
 
+func (x *Sampling) GetTypical() float32 {
+	if x != nil && x.Typical != nil {
+		return *x.Typical
+	}
+	return 0
+}
+
 // LogitBias favours or forbids one token.
 type LogitBias struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -233,15 +242,16 @@ func (x *LogitBias) GetBias() float32 {
 // Grammar is as RenderChat produces it.
 type Grammar struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// GBNF text, 1 to 1 MiB.
+	// GBNF text with the start symbol root, 1 byte to 1 MiB.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	// True: holds only from a trigger on.
 	Lazy bool `protobuf:"varint,2,opt,name=lazy,proto3" json:"lazy,omitempty"`
-	// Regular expressions that trigger, ≤ 64.
+	// With lazy: regular expressions (ECMAScript) that trigger, ≤ 64, of ≤ 1 KiB each. The grammar begins with the first group that
+	// is not empty.
 	TriggerPatterns []string `protobuf:"bytes,3,rep,name=trigger_patterns,json=triggerPatterns,proto3" json:"trigger_patterns,omitempty"`
-	// Ids that trigger, ≤ 64.
+	// With lazy: ids that trigger, ≤ 64.
 	TriggerTokens []uint32 `protobuf:"varint,4,rep,packed,name=trigger_tokens,json=triggerTokens,proto3" json:"trigger_tokens,omitempty"`
-	// Text that the grammar has consumed before `answer_start`.
+	// Text that the grammar has consumed before `answer_start`, ≤ 16 KiB; a lazy grammar begins at `answer_start` and ignores it.
 	Prefill       string `protobuf:"bytes,5,opt,name=prefill,proto3" json:"prefill,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -316,7 +326,7 @@ var File_dgr_worker_v1_sampling_proto protoreflect.FileDescriptor
 
 const file_dgr_worker_v1_sampling_proto_rawDesc = "" +
 	"\n" +
-	"\x1cdgr/worker/v1/sampling.proto\x12\rdgr.worker.v1\"\xac\x05\n" +
+	"\x1cdgr/worker/v1/sampling.proto\x12\rdgr.worker.v1\"\xd7\x05\n" +
 	"\bSampling\x12\x17\n" +
 	"\x04seed\x18\x01 \x01(\x04H\x00R\x04seed\x88\x01\x01\x12%\n" +
 	"\vtemperature\x18\x02 \x01(\x02H\x01R\vtemperature\x88\x01\x01\x12\x18\n" +
@@ -333,7 +343,8 @@ const file_dgr_worker_v1_sampling_proto_rawDesc = "" +
 	"\agrammar\x18\v \x01(\v2\x16.dgr.worker.v1.GrammarR\agrammar\x12&\n" +
 	"\fanswer_start\x18\f \x01(\rH\tR\vanswerStart\x88\x01\x01\x12\x1f\n" +
 	"\blogprobs\x18\r \x01(\rH\n" +
-	"R\blogprobs\x88\x01\x01B\a\n" +
+	"R\blogprobs\x88\x01\x01\x12\x1d\n" +
+	"\atypical\x18\x0e \x01(\x02H\vR\atypical\x88\x01\x01B\a\n" +
 	"\x05_seedB\x0e\n" +
 	"\f_temperatureB\b\n" +
 	"\x06_top_kB\b\n" +
@@ -344,7 +355,9 @@ const file_dgr_worker_v1_sampling_proto_rawDesc = "" +
 	"\x12_frequency_penaltyB\x13\n" +
 	"\x11_presence_penaltyB\x0f\n" +
 	"\r_answer_startB\v\n" +
-	"\t_logprobs\"I\n" +
+	"\t_logprobsB\n" +
+	"\n" +
+	"\b_typical\"I\n" +
 	"\tLogitBias\x12\x13\n" +
 	"\x02id\x18\x01 \x01(\rH\x00R\x02id\x88\x01\x01\x12\x17\n" +
 	"\x04bias\x18\x02 \x01(\x02H\x01R\x04bias\x88\x01\x01B\x05\n" +

@@ -131,6 +131,10 @@ type TextEngine interface {
 	// as text. Errors: TOKEN_OUT_OF_RANGE.
 	Detokenize(ctx context.Context, tokens []TokenID, special bool) ([]byte, error)
 
+	// CheckGrammar compiles a grammar and forgets it. Errors: INVALID_GRAMMAR, TOKEN_OUT_OF_RANGE (a trigger),
+	// UNSUPPORTED_FEATURE (the engine compiles none).
+	CheckGrammar(ctx context.Context, grammar Grammar) error
+
 	// HasChatTemplate says whether the model's header carries a chat template.
 	HasChatTemplate() bool
 

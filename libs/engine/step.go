@@ -57,17 +57,18 @@ type TokenLogprob struct {
 // position: the draw at position p is seeded by (Seed, p), so that a run goes on anywhere after a replay.
 type Sampling struct {
 	Seed             uint64
-	Temperature      float32 // ≥ 0; 0 is greedy: the most probable token, the lowest id among equals
-	TopK             uint32  // 0 is off
-	TopP             float32 // 0 < p ≤ 1; 1 is off
-	MinP             float32 // 0 ≤ p ≤ 1; 0 is off
-	RepeatPenalty    float32 // > 0; 1 is off
-	PenaltyWindow    uint32  // tokens that the penalties look back on
-	FrequencyPenalty float32 // −2 to 2
-	PresencePenalty  float32 // −2 to 2
-	LogitBias        []LogitBias
+	Temperature      float32     // ≥ 0; 0 is greedy: the most probable token, the lowest id among equals
+	TopK             uint32      // 0 is off
+	TopP             float32     // 0 < p ≤ 1; 1 is off
+	MinP             float32     // 0 ≤ p ≤ 1; 0 is off
+	Typical          float32     // 0 ≤ p ≤ 1: the share of the locally typical tokens; 0 and 1 are off
+	RepeatPenalty    float32     // > 0; 1 is off
+	PenaltyWindow    uint32      // tokens that the penalties look back on
+	FrequencyPenalty float32     // −2 to 2
+	PresencePenalty  float32     // −2 to 2
+	LogitBias        []LogitBias // 1024 at most
 	Grammar          *Grammar
-	AnswerStart      Pos // the grammar sees tokens from here, penalties see all
+	AnswerStart      Pos // ≤ Start + len(Tokens); the grammar sees tokens from here, penalties see all
 	// Logprobs is the number of alternatives to report, 0 to 20; WantLogprob asks for the chosen one's even with 0.
 	Logprobs    uint32
 	WantLogprob bool
@@ -79,13 +80,14 @@ type LogitBias struct {
 	Bias  float32
 }
 
-// Grammar constrains an answer.
+// Grammar constrains an answer: a token that it does not allow is not chosen, and the answer ends where it may. One that
+// cannot be compiled, that the tokens from AnswerStart on do not follow, or that allows no token is INVALID_GRAMMAR.
 type Grammar struct {
-	Text            string // GBNF
-	Lazy            bool   // holds only from a trigger on
-	TriggerPatterns []string
-	TriggerTokens   []TokenID
-	Prefill         string // text that the grammar has consumed before AnswerStart
+	Text            string    // GBNF with the start symbol root, 1 byte to 1 MiB
+	Lazy            bool      // holds only from a trigger on
+	TriggerPatterns []string  // with Lazy: regular expressions (ECMAScript), 64 at most
+	TriggerTokens   []TokenID // with Lazy: 64 at most
+	Prefill         string    // text that the grammar has consumed before AnswerStart, 16 KiB at most; not with Lazy
 }
 
 // MultiTokenPrediction is reserved.

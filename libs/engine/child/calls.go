@@ -180,6 +180,11 @@ func (s *served) ParseChat(c wire.Call, r *wire.Reply) (err error) {
 	return s.answer(r, err)
 }
 
+// CheckGrammar compiles a grammar and forgets it.
+func (s *served) CheckGrammar(c wire.Call, r *wire.Reply) error {
+	return s.answer(r, s.text.CheckGrammar(s.life, c.Grammar))
+}
+
 func (s *served) answer(r *wire.Reply, err error) error {
 	r.Failure, r.Counts = wire.FailureOf(err), s.count()
 	return nil

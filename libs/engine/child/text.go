@@ -49,6 +49,11 @@ func (e *Engine) chat(ctx context.Context, method string, c wire.Call) (wire.Rep
 	return e.within(chatPatience*e.patience, method, c)
 }
 
+func (t text) CheckGrammar(_ context.Context, grammar engine.Grammar) error {
+	_, err := t.engine.quick("CheckGrammar", wire.Call{Grammar: grammar})
+	return err
+}
+
 func (t text) HasChatTemplate() bool {
 	t.engine.mu.Lock()
 	defer t.engine.mu.Unlock()

@@ -192,6 +192,8 @@ func (s suite) badSteps() []badStep {
 		{"top_p_0", engine.Malformed, sampling(func(p *engine.Sampling) { p.TopP = 0 })},
 		{"top_p_over_1", engine.Malformed, sampling(func(p *engine.Sampling) { p.TopP = 1.5 })},
 		{"min_p_over_1", engine.Malformed, sampling(func(p *engine.Sampling) { p.MinP = 1.5 })},
+		{"typical_over_1", engine.Malformed, sampling(func(p *engine.Sampling) { p.Typical = 1.5 })},
+		{"typical_nan", engine.Malformed, sampling(func(p *engine.Sampling) { p.Typical = nan })},
 		{"repeat_penalty_0", engine.Malformed, sampling(func(p *engine.Sampling) { p.RepeatPenalty = 0 })},
 		{"frequency_penalty_over_2", engine.Malformed, sampling(func(p *engine.Sampling) { p.FrequencyPenalty = 2.5 })},
 		{"presence_penalty_under_minus_2", engine.Malformed, sampling(func(p *engine.Sampling) { p.PresencePenalty = -2.5 })},

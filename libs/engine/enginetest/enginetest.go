@@ -191,7 +191,7 @@ func (s suite) cases() map[Category][]testCase {
 		Marking:    s.markCases(),
 		Copying:    s.copyCases(),
 		Cancelling: s.cancelCases(),
-		Sampling:   s.samplingCases(),
+		Sampling:   append(s.samplingCases(), s.grammarCases()...),
 		Text:       append(s.textCases(), s.chatCases()...),
 		Observing:  s.observeCases(),
 		Ownership:  s.ownershipCases(),

@@ -75,6 +75,23 @@ func (p *position) best() []engine.TokenID {
 	return ids
 }
 
+// mostTypical is the token whose surprise is nearest to the expected one.
+func (p *position) mostTypical() engine.TokenID {
+	var entropy float64
+	for id := range p.logits {
+		surprise := -p.logprob(engine.TokenID(id))
+		entropy += math.Exp(-surprise) * surprise
+	}
+	var best engine.TokenID
+	off := math.Inf(1)
+	for id := range p.logits {
+		if d := math.Abs(-p.logprob(engine.TokenID(id)) - entropy); d < off {
+			best, off = engine.TokenID(id), d
+		}
+	}
+	return best
+}
+
 func (p *position) logprob(id engine.TokenID) float64 {
 	top := float64(slices.Max(p.logits))
 	var sum float64
@@ -108,6 +125,32 @@ func (s suite) samplingCases() []testCase {
 		{"top_k_1_is_greedy", s.isGreedy(func(x *engine.Sampling) { x.Temperature, x.TopK = 1.5, 1 })},
 		{"top_p_tiny_is_greedy", s.isGreedy(func(x *engine.Sampling) { x.Temperature, x.TopP = 1.5, 1e-6 })},
 		{"min_p_1_is_greedy", s.isGreedy(func(x *engine.Sampling) { x.Temperature, x.MinP = 1.5, 1 })},
+		{"typical_tiny_is_one_token", func(t *testing.T) {
+			p := s.position(t, 1)
+			tiny := func(seed uint64) func(*engine.Sampling) {
+				return func(x *engine.Sampling) { x.Temperature, x.Typical, x.Seed = 20, 1e-6, seed }
+			}
+			first := p.sample(t, tiny(0)).Token
+			if want := p.mostTypical(); first != want {
+				t.Errorf("token %d, want %d, the most typical", first, want)
+			}
+			for seed := range uint64(8) {
+				if got := p.sample(t, tiny(seed)).Token; got != first {
+					t.Errorf("seed %d: token %d, want %d", seed, got, first)
+				}
+			}
+		}},
+		{"typical_1_is_off", func(t *testing.T) {
+			p := s.position(t, 1)
+			for seed := range uint64(8) {
+				hot := func(typical float32) engine.TokenID {
+					return p.sample(t, func(x *engine.Sampling) { x.Temperature, x.Typical, x.Seed = 20, typical, seed }).Token
+				}
+				if off, one := hot(0), hot(1); off != one {
+					t.Errorf("seed %d: token %d with 0 and %d with 1", seed, off, one)
+				}
+			}
+		}},
 		{"top_k_keeps_the_k_best", func(t *testing.T) {
 			p := s.position(t, 1)
 			allowed, seen := p.best()[:4], make(map[engine.TokenID]bool)

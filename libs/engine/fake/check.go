@@ -96,10 +96,12 @@ func checkSampling(s *engine.Sampling, vocab uint32) error {
 		{within(s.Temperature, 0, finite), "temperature must be 0 or more"},
 		{within(s.TopP, 0, 1) && s.TopP > 0, "top_p must be more than 0 and at most 1"},
 		{within(s.MinP, 0, 1), "min_p must be 0 to 1"},
+		{within(s.Typical, 0, 1), "typical must be 0 to 1"},
 		{within(s.RepeatPenalty, 0, finite) && s.RepeatPenalty > 0, "repeat_penalty must be more than 0"},
 		{within(s.FrequencyPenalty, -2, 2), "frequency_penalty must be −2 to 2"},
 		{within(s.PresencePenalty, -2, 2), "presence_penalty must be −2 to 2"},
 		{s.Logprobs <= 20, "logprobs must be 0 to 20"},
+		{len(s.LogitBias) <= 1024, "logit_bias must have 1024 entries at most"},
 	}
 	for _, check := range checks {
 		if !check.ok {
@@ -115,7 +117,11 @@ func checkSampling(s *engine.Sampling, vocab uint32) error {
 		}
 	}
 	if s.Grammar != nil {
-		return engine.Errorf(engine.UnsupportedFeature, "the fake engine compiles no grammars")
+		return noGrammars()
 	}
 	return nil
+}
+
+func noGrammars() error {
+	return engine.Errorf(engine.UnsupportedFeature, "the fake engine compiles no grammars; leave the grammar out")
 }

@@ -81,13 +81,17 @@ func penalise(candidates []candidate, tokens []engine.TokenID, s *engine.Samplin
 	}
 }
 
-// draw picks of the sorted candidates: greedy at temperature 0, else top-k, top-p and min-p, then temperature.
+// draw picks of the sorted candidates: greedy at temperature 0, else top-k, typical, top-p and min-p, then
+// temperature.
 func draw(sorted []candidate, position engine.Pos, s *engine.Sampling) engine.TokenID {
 	if s.Temperature == 0 {
 		return sorted[0].id
 	}
 	if s.TopK > 0 {
 		sorted = sorted[:min(int(s.TopK), len(sorted))]
+	}
+	if 0 < s.Typical && s.Typical < 1 {
+		sorted = typical(sorted, float64(s.Typical))
 	}
 	norm := logSumExp(sorted)
 	var sum float64
@@ -114,4 +118,24 @@ func draw(sorted []candidate, position engine.Pos, s *engine.Sampling) engine.To
 		}
 	}
 	return tempered[len(tempered)-1].id
+}
+
+// typical leaves of the sorted candidates those whose surprise is nearest to the expected one, until they have a share of p.
+func typical(sorted []candidate, p float64) []candidate {
+	norm := logSumExp(sorted)
+	var entropy, sum float64
+	for _, c := range sorted {
+		entropy -= math.Exp(c.logit-norm) * (c.logit - norm)
+	}
+	off := func(c candidate) float64 { return math.Abs(norm - c.logit - entropy) }
+	sorted = slices.Clone(sorted)
+	slices.SortStableFunc(sorted, func(a, b candidate) int { return cmp.Compare(off(a), off(b)) })
+	for i, c := range sorted {
+		if sum += math.Exp(c.logit - norm); sum > p {
+			sorted = sorted[:i+1]
+			break
+		}
+	}
+	slices.SortFunc(sorted, likelier)
+	return sorted
 }

@@ -105,6 +105,13 @@ func (t *text) Detokenize(_ context.Context, tokens []engine.TokenID, special bo
 	return out, nil
 }
 
+func (t *text) CheckGrammar(context.Context, engine.Grammar) error {
+	if err := t.engine.loaded(); err != nil {
+		return err
+	}
+	return noGrammars()
+}
+
 func (t *text) HasChatTemplate() bool {
 	return t.engine.options.ChatTemplate && t.engine.loaded() == nil
 }

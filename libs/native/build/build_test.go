@@ -138,7 +138,7 @@ func TestEnv(t *testing.T) {
 	require.Equal(t, "1", env["CGO_ENABLED"])
 	require.Contains(t, env["CGO_CFLAGS"], "-DSHIM_LIB=x"+result.Hash)
 	require.Contains(t, env["CGO_CFLAGS"], "-I"+filepath.Join(result.Dir, "include"))
-	require.FileExists(t, filepath.Join(result.Dir, "include", shimHeader))
+	require.FileExists(t, filepath.Join(result.Dir, "include", "dgr_shim.h"))
 	link := strings.Fields(env["CGO_LDFLAGS"])
 	for i, a := range archives {
 		require.Equal(t, filepath.Join(result.Dir, "lib", a), link[i])

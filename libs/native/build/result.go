@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	manifestFile = "build.json"
-	shimHeader   = "dgr_shim.h"
-	benchProgram = "dgr-native-bench"
+	manifestFile  = "build.json"
+	headerPattern = "dgr_*.h" // the headers of the ABI
+	benchProgram  = "dgr-native-bench"
 )
 
 // archives is the link order of the static libraries; each needs what comes after it.
@@ -124,8 +124,14 @@ func (b *Builder) publish(r recipe, dir string) error {
 			return err
 		}
 	}
-	if err := copyFile(filepath.Join(b.compileTree(r), shimCopy, shimHeader), filepath.Join(tmp, "include", shimHeader), 0o644); err != nil {
+	headers, err := filepath.Glob(filepath.Join(b.compileTree(r), shimCopy, headerPattern))
+	if err != nil {
 		return err
+	}
+	for _, header := range headers {
+		if err := copyFile(header, filepath.Join(tmp, "include", filepath.Base(header)), 0o644); err != nil {
+			return err
+		}
 	}
 	entries, err := cacheEntries(tree)
 	if err != nil {

@@ -3,8 +3,9 @@
 package llama
 
 import (
+	"math"
+
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
-	"github.com/distributed-gguf-runtime/dgr/libs/native/llama/sample"
 )
 
 // checkBatch finds what refuses a batch as a whole. The caller holds the turn.
@@ -52,7 +53,7 @@ func (e *shardEngine) checkStep(step *engine.Step) error {
 	if err := e.checkBoundary(step); err != nil {
 		return err
 	}
-	return e.checkWant(step)
+	return e.checkWant(s, step)
 }
 
 func (e *shardEngine) checkBoundary(step *engine.Step) error {
@@ -73,7 +74,7 @@ func (e *shardEngine) checkBoundary(step *engine.Step) error {
 	return nil
 }
 
-func (e *shardEngine) checkWant(step *engine.Step) error {
+func (e *shardEngine) checkWant(s *session, step *engine.Step) error {
 	switch {
 	case step.Want < engine.WantNone || step.Want > engine.WantSample:
 		return engine.Errorf(engine.Malformed, "the step wants %d; there is no such output", step.Want)
@@ -82,5 +83,68 @@ func (e *shardEngine) checkWant(step *engine.Step) error {
 	case step.Sampling == nil:
 		return nil
 	}
-	return sample.Check(step.Sampling, e.native.info.vocab)
+	if err := checkSampling(step.Sampling, e.native.info.vocab); err != nil {
+		return err
+	}
+	return e.prepareGrammar(s, step)
+}
+
+// prepareGrammar compiles the step's grammar, if the session does not hold it from an earlier step, and takes it to the end
+// of the step, so that nothing is evaluated for an answer that cannot go on.
+func (e *shardEngine) prepareGrammar(s *session, step *engine.Step) error {
+	source, start := step.Sampling.Grammar, step.Sampling.AnswerStart
+	if source == nil || e.native.info.boundaryOut > 0 {
+		return nil
+	}
+	tokens := append(s.tokens, step.Tokens...) // what is behind the session's end is nobody's
+	if uint64(start) > uint64(len(tokens)) {
+		return engine.Errorf(engine.Malformed, "the answer starts at %d and session %s has %d tokens with this step", start, step.Session, len(tokens))
+	}
+	if !s.grammar.is(source) {
+		compiled, err := e.native.compile(source, e.native.message[:])
+		if err != nil {
+			return err
+		}
+		s.grammar.free()
+		s.grammar = compiled
+	}
+	return s.grammar.follow(tokens[start:], e.native.message[:])
+}
+
+// maxLogprobs is the most alternatives that a choice reports.
+const maxLogprobs = 20
+
+// within says whether lo ≤ v ≤ hi; NaN is nowhere.
+func within(v, lo, hi float32) bool { return v >= lo && v <= hi }
+
+// checkSampling says what is wrong with values for a vocabulary of vocab tokens.
+func checkSampling(s *engine.Sampling, vocab uint32) error {
+	checks := [...]struct {
+		ok   bool
+		what string
+	}{
+		{within(s.Temperature, 0, math.MaxFloat32), "temperature must be 0 or more"},
+		{within(s.TopP, 0, 1) && s.TopP > 0, "top_p must be more than 0 and at most 1"},
+		{within(s.MinP, 0, 1), "min_p must be 0 to 1"},
+		{within(s.Typical, 0, 1), "typical must be 0 to 1"},
+		{within(s.RepeatPenalty, 0, math.MaxFloat32) && s.RepeatPenalty > 0, "repeat_penalty must be more than 0"},
+		{within(s.FrequencyPenalty, -2, 2), "frequency_penalty must be −2 to 2"},
+		{within(s.PresencePenalty, -2, 2), "presence_penalty must be −2 to 2"},
+		{s.Logprobs <= maxLogprobs, "logprobs must be 0 to 20"},
+		{len(s.LogitBias) <= maxBiases, "logit_bias must have 1024 entries at most"},
+	}
+	for _, check := range checks {
+		if !check.ok {
+			return engine.Errorf(engine.Malformed, "%s", check.what)
+		}
+	}
+	for _, bias := range s.LogitBias {
+		if uint32(bias.Token) >= vocab {
+			return engine.Errorf(engine.TokenOutOfRange, "the bias names token %d and the vocabulary ends before %d", bias.Token, vocab)
+		}
+		if math.IsNaN(float64(bias.Bias)) || bias.Bias > math.MaxFloat32 {
+			return engine.Errorf(engine.Malformed, "the bias of token %d must be finite or −Inf", bias.Token)
+		}
+	}
+	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
-	"github.com/distributed-gguf-runtime/dgr/libs/native/llama/sample"
 )
 
 // lifecycle is the states of package engine.
@@ -36,7 +35,6 @@ type shardEngine struct {
 	native   *native // nil unless Loaded or Lost
 	sessions map[engine.SessionID]*session
 	slots    slots
-	sampler  *sample.Sampler
 	scratch  scratch
 
 	mu      sync.Mutex // guards all below; held for moments only
@@ -55,8 +53,8 @@ func New() (engine.ShardEngine, engine.TextEngine, error) {
 func newEngine(log *slog.Logger) *shardEngine {
 	return &shardEngine{
 		log: log, library: readLibrary(), turn: make(chan struct{}, 1),
-		sessions: make(map[engine.SessionID]*session), sampler: sample.New(),
-		text: textEngine{chats: make(chan struct{}, chatsAtOnce)},
+		sessions: make(map[engine.SessionID]*session),
+		text:     textEngine{chats: make(chan struct{}, chatsAtOnce)},
 	}
 }
 
@@ -137,6 +135,9 @@ func (e *shardEngine) lose(err error) error {
 
 // forget drops all sessions. The caller holds the turn and mu.
 func (e *shardEngine) forget() {
+	for _, s := range e.sessions {
+		s.grammar.free()
+	}
 	clear(e.sessions)
 	e.metrics.SessionsOpen, e.metrics.CacheReserved = 0, 0
 }
@@ -149,7 +150,7 @@ func (e *shardEngine) Capabilities() engine.Capabilities {
 			{Name: engine.FeatureMultiTokenPrediction, Status: engine.FeatureReserved, Reason: "reserved for a later revision"},
 			{Name: engine.FeatureAuxiliaryState, Status: engine.FeatureReserved, Reason: "reserved for a later revision"},
 			{Name: engine.FeatureChat, Status: engine.FeatureOn},
-			{Name: engine.FeatureGrammar, Status: engine.FeatureOff, Reason: "this engine compiles no grammars"},
+			{Name: engine.FeatureGrammar, Status: engine.FeatureOn},
 			{Name: engine.FeatureLogprobs, Status: engine.FeatureOn},
 		},
 		Devices: devices(),

@@ -318,28 +318,6 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// TestGrammarIsOff: the feature is reported off with a reason, and asking for it is refused.
-func TestGrammarIsOff(t *testing.T) {
-	l := load(t, request(writeModel(t, spec(t, "llama"))), 0, 0)
-	l.open(t, 1, 64)
-	for _, f := range l.Capabilities().Features {
-		if f.Name == engine.FeatureGrammar && (f.Status != engine.FeatureOff || f.Reason == "") {
-			t.Errorf("feature %+v", f)
-		}
-	}
-	results, err := l.Step(t.Context(), []engine.Step{{
-		Session: id(1), Tokens: tokens(1, 3, 256), Want: engine.WantSample,
-		Sampling: &engine.Sampling{TopP: 1, RepeatPenalty: 1, Grammar: &engine.Grammar{Text: `root ::= "yes"`}},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantCode(t, results[0].Err, engine.UnsupportedFeature)
-	if results[0].Cache.Length != 0 {
-		t.Errorf("a refused step left %d tokens", results[0].Cache.Length)
-	}
-}
-
 // TestForbiddenTokens: when biases forbid every token the step is undone.
 func TestForbiddenTokens(t *testing.T) {
 	l := load(t, request(writeModel(t, spec(t, "llama"))), 0, 0)

@@ -31,10 +31,11 @@ import (
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 )
 
-// native is an engine of the shim. Its methods are those of dgr_shim.h, with its rules on threads.
+// native is an engine of the shim. Its methods are those of dgr_shim.h and dgr_sample.h, with their rules on threads.
 type native struct {
 	ptr     *C.dgr_engine
 	info    nativeInfo
+	sampler *sampler   // the owner's
 	message [1024]byte // for the owner's calls
 }
 
@@ -125,10 +126,15 @@ func loadNative(paths []string, req engine.LoadRequest, slots uint32, progress l
 	n := &native{}
 	code := C.dgr_load(array, C.uint32_t(len(paths)), &params, C.dgr_progress(C.dgrGoProgress), C.uintptr_t(user),
 		&n.ptr, chars(n.message[:]), C.size_t(len(n.message)))
-	if err := failed(code, n.message[:]); err != nil {
+	err := failed(code, n.message[:])
+	if err != nil {
 		return nil, err
 	}
 	n.readInfo()
+	if n.sampler, err = newSampler(); err != nil {
+		C.dgr_free(n.ptr)
+		return nil, err
+	}
 	return n, nil
 }
 
@@ -145,7 +151,11 @@ func (n *native) readInfo() {
 	}
 }
 
-func (n *native) free() { C.dgr_free(n.ptr) }
+// free frees the engine; its grammars are freed before.
+func (n *native) free() {
+	n.sampler.free()
+	C.dgr_free(n.ptr)
+}
 
 // Memory says where the weights of a loaded shard are, in bytes.
 type Memory struct {

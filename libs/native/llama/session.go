@@ -16,6 +16,7 @@ type session struct {
 	least    engine.Pos // the cache goes back to lengths from here on, and to 0
 	marks    []mark     // ascending
 	poisoned bool       // a NUMERIC_FAULT may have left NaN in the slot's memory
+	grammar  *grammar   // of the last step that had one; how far the answer is in it, it finds out by itself
 }
 
 func (s *session) length() engine.Pos { return engine.Pos(len(s.tokens)) }
@@ -134,6 +135,7 @@ func (e *shardEngine) Release(ctx context.Context, id engine.SessionID) error {
 		return e.lose(err)
 	}
 	delete(e.sessions, id)
+	s.grammar.free()
 	if s.poisoned {
 		e.slots.poisoned++
 	} else {

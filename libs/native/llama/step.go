@@ -19,7 +19,6 @@ type scratch struct {
 	steps   []stepDesc
 	tokens  []engine.TokenID
 	rows    []float32 // incoming boundaries
-	logits  []float32 // one row
 	outcome []uint32
 }
 
@@ -280,25 +279,21 @@ func (e *shardEngine) logits(row, rows int, out *engine.Rows) error {
 
 // sample chooses the token after the step.
 func (e *shardEngine) sample(p planned, step *engine.Step, result *engine.StepResult) error {
-	w, vocab := &e.scratch, int(e.native.info.vocab)
-	w.logits = slices.Grow(w.logits[:0], vocab)[:vocab]
-	if err := e.native.logits(p.row+len(step.Tokens)-1, unsafe.Pointer(&w.logits[0])); err != nil {
-		return err
+	var g *grammar
+	if step.Sampling.Grammar != nil {
+		g = p.session.grammar
 	}
-	choice, err := e.sampler.Choose(w.logits, p.session.tokens, step.Sampling)
+	s, err := e.native.sample(p.row+len(step.Tokens)-1, p.session.tokens, step.Sampling, g)
 	if err != nil {
 		return err
 	}
-	s := &engine.Sample{Token: choice.Token, Logprob: choice.Logprob, EndOfGeneration: e.native.endsGeneration(choice.Token)}
-	if s.Bytes, err = e.piece(choice.Token); err != nil {
+	s.EndOfGeneration = e.native.endsGeneration(s.Token)
+	if s.Bytes, err = e.piece(s.Token); err != nil {
 		return err
 	}
-	if len(choice.Top) > 0 {
-		s.Top = slices.Clone(choice.Top)
-		for i := range s.Top {
-			if s.Top[i].Bytes, err = e.piece(s.Top[i].Token); err != nil {
-				return err
-			}
+	for i := range s.Top {
+		if s.Top[i].Bytes, err = e.piece(s.Top[i].Token); err != nil {
+			return err
 		}
 	}
 	result.Sample = s

@@ -95,6 +95,21 @@ func (n *native) bytes(ids []engine.TokenID, special bool, message []byte) ([]by
 	return out[:count:count], nil
 }
 
+// CheckGrammar compiles a grammar and forgets it.
+func (t *textEngine) CheckGrammar(ctx context.Context, source engine.Grammar) error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if err := t.refusal(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return interrupted(ctx)
+	}
+	g, err := t.native.compile(&source, make([]byte, 512))
+	g.free()
+	return err
+}
+
 // HasChatTemplate says whether the header has a template.
 func (t *textEngine) HasChatTemplate() bool {
 	t.mu.RLock()

@@ -42,7 +42,7 @@ typedef enum dgr_code {
     DGR_BUFFER_SHORT             = 8, // the caller's buffer holds less than the answer; its size is reported
     DGR_FAULT                    = 9, // the engine is broken: only dgr_free is left
     DGR_NO_TEMPLATE              = 10, // the model has no chat template, or none that can be read
-    DGR_INVALID_GRAMMAR          = 11  // a schema that no grammar can say, or a grammar too large
+    DGR_INVALID_GRAMMAR          = 11  // a schema that no grammar can say, or one that is too large, cannot be compiled, is not followed, or allows nothing
 } dgr_code;
 
 typedef enum dgr_cache_type {

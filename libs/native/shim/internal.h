@@ -137,6 +137,8 @@ std::unique_ptr<chat, chat_free> new_chat();
 // has_template says whether the model's header has a chat template.
 bool has_template(const llama_model * model);
 
+struct first_points; // grammar.h
+
 } // namespace dgr
 
 struct dgr_text {
@@ -154,6 +156,9 @@ struct dgr_engine {
     uint32_t                                          slots      = 0;
     std::atomic<bool>                                 abort{false};
     bool                                              broken = false; // owner only
+
+    mutable std::once_flag                            first_points_once; // any thread
+    mutable std::shared_ptr<const dgr::first_points>  first_points;
 
     // The last batch, and its arrays, kept for the next one.
     uint32_t                    last_rows = 0; // 0: nothing to copy out

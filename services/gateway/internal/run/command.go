@@ -71,6 +71,7 @@ Without --temp the most probable token is taken each time, so that the same prom
 	f.Uint32Var(&o.TopK, "top-k", o.TopK, "draw from the k most probable tokens; 0 is off")
 	f.Float32Var(&o.TopP, "top-p", o.TopP, "draw from the most probable tokens that make up this share; 1 is off")
 	f.Float32Var(&o.MinP, "min-p", o.MinP, "draw from tokens at least this share as probable as the first; 0 is off")
+	f.Float32Var(&o.Typical, "typical", o.Typical, "draw from the tokens of the most typical surprise that make up this share; 1 is off")
 	f.Float32Var(&o.Repeat, "repeat-penalty", o.Repeat, "make tokens of the last 64 less probable; 1 is off")
 	f.Uint64Var(&seed, "seed", 0, "seed of the draws; drawn and reported if absent")
 	f.StringArrayVar(&o.Stop, "stop", nil, "end the answer before this text; may be repeated")
@@ -100,6 +101,7 @@ func (o *Options) check() error {
 	check(o.Temperature >= 0, "--temp must be 0 or more")
 	check(o.TopP > 0 && o.TopP <= 1, "--top-p must be more than 0 and at most 1")
 	check(o.MinP >= 0 && o.MinP <= 1, "--min-p must be 0 to 1")
+	check(o.Typical > 0 && o.Typical <= 1, "--typical must be more than 0 and at most 1")
 	check(o.Repeat > 0, "--repeat-penalty must be more than 0")
 	check(o.TokenTimeout > 0, "--token-timeout must be more than 0")
 	for _, stop := range o.Stop {

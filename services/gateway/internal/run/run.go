@@ -43,6 +43,7 @@ type Options struct {
 	TopK         uint32   // 0 is off
 	TopP         float32  // 1 is off
 	MinP         float32  // 0 is off
+	Typical      float32  // 1 is off
 	Repeat       float32  // repetition penalty; 1 is off
 	Seed         *uint64  // nil: drawn
 	TokenTimeout time.Duration
@@ -51,7 +52,7 @@ type Options struct {
 
 // Default is greedy.
 func Default() Options {
-	return Options{MaxTokens: 64, TopP: 1, Repeat: 1, TokenTimeout: 30 * time.Second, Dial: dial.Default()}
+	return Options{MaxTokens: 64, TopP: 1, Typical: 1, Repeat: 1, TokenTimeout: 30 * time.Second, Dial: dial.Default()}
 }
 
 // Report is what was generated and how fast. It is also the form of --json.
@@ -277,6 +278,9 @@ func (o Options) sampling() (*workerpb.Sampling, *uint64, error) {
 	}
 	if o.MinP > 0 {
 		s.MinP = proto.Float32(o.MinP)
+	}
+	if o.Typical < 1 {
+		s.Typical = proto.Float32(o.Typical)
 	}
 	return s, seed, nil
 }

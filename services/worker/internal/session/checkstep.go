@@ -28,7 +28,7 @@ type stepRules struct {
 
 // checkStep refuses a step whose shape is wrong. It looks at nothing that changes with time.
 //
-// Errors: MALFORMED, TOKEN_OUT_OF_RANGE, UNSUPPORTED_FEATURE; all of scope STEP.
+// Errors: MALFORMED, TOKEN_OUT_OF_RANGE, UNSUPPORTED_FEATURE, INVALID_GRAMMAR; all of scope STEP.
 func checkStep(r stepRules, s *workerpb.Step) *fault.Error {
 	if err := checkFence(r, s); err != nil {
 		return stepScope(err)
@@ -197,6 +197,8 @@ func checkSampling(r stepRules, path string, s *workerpb.Sampling) *fault.Error 
 		return malformed(path+".top_p", "more than 0 and at most 1")
 	case !between(s.MinP, 0, 1):
 		return malformed(path+".min_p", "0 to 1")
+	case s.Typical != nil && (!between(s.Typical, 0, 1) || s.GetTypical() == 0):
+		return malformed(path+".typical", "more than 0 and at most 1")
 	case s.RepeatPenalty != nil && (!between(s.RepeatPenalty, 0, math.MaxFloat32) || s.GetRepeatPenalty() == 0):
 		return malformed(path+".repeat_penalty", "more than 0")
 	case !between(s.FrequencyPenalty, -2, 2):
@@ -217,7 +219,24 @@ func checkSampling(r stepRules, path string, s *workerpb.Sampling) *fault.Error 
 			return err
 		}
 	}
-	return nil
+	return checkGrammar(r, path+".grammar", s.GetGrammar())
+}
+
+// checkGrammar compiles a grammar where the driver's step comes in, so that a bad one costs nobody an evaluation.
+func checkGrammar(r stepRules, path string, g *workerpb.Grammar) *fault.Error {
+	if g == nil {
+		return nil
+	}
+	if err := checkIDs(r, path+".trigger_tokens", g.GetTriggerTokens()); err != nil || !r.first {
+		return err
+	}
+	err := fault.FromEngine(r.hop.CheckGrammar(*grammarOf(g)))
+	if err != nil && err.Code == workerpb.ErrorCode_ERROR_CODE_INVALID_GRAMMAR {
+		return err.With(func(e *fault.Error) {
+			e.Detail = &workerpb.ErrorDetail{Kind: &workerpb.ErrorDetail_Field{Field: &workerpb.FieldDetail{Path: path, Expected: "a grammar that compiles"}}}
+		})
+	}
+	return err
 }
 
 // checkBoundary compares an announced boundary with the layout that was agreed.

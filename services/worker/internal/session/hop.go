@@ -22,6 +22,8 @@ type Hop struct {
 	// Tally is told of each event of a table with the state in which it comes; it returns at once. nil: nobody is.
 	Tally func(table, state, event string)
 	Ring  string // HOST:PORT where a tail reaches this worker as head; empty: it offers no ring
+	// CheckGrammar says what is wrong with a grammar, in a bounded time; nil only where sampling.grammar is not ON.
+	CheckGrammar func(engine.Grammar) error
 }
 
 // Limits are the bounds of one session. All are reported in Capability.

@@ -11,7 +11,7 @@ func samplingOf(s *workerpb.Sampling) *engine.Sampling {
 		return nil
 	}
 	out := &engine.Sampling{
-		Seed: s.GetSeed(), Temperature: s.GetTemperature(), TopK: s.GetTopK(), TopP: 1, MinP: s.GetMinP(), RepeatPenalty: 1,
+		Seed: s.GetSeed(), Temperature: s.GetTemperature(), TopK: s.GetTopK(), TopP: 1, MinP: s.GetMinP(), Typical: s.GetTypical(), RepeatPenalty: 1,
 		PenaltyWindow: s.GetPenaltyWindow(), FrequencyPenalty: s.GetFrequencyPenalty(), PresencePenalty: s.GetPresencePenalty(),
 		AnswerStart: engine.Pos(s.GetAnswerStart()), Logprobs: s.GetLogprobs(), WantLogprob: s.Logprobs != nil,
 	}
@@ -25,12 +25,16 @@ func samplingOf(s *workerpb.Sampling) *engine.Sampling {
 		out.LogitBias = append(out.LogitBias, engine.LogitBias{Token: engine.TokenID(b.GetId()), Bias: b.GetBias()})
 	}
 	if g := s.GetGrammar(); g != nil {
-		out.Grammar = &engine.Grammar{
-			Text: g.GetText(), Lazy: g.GetLazy(), TriggerPatterns: g.GetTriggerPatterns(), Prefill: g.GetPrefill(),
-			TriggerTokens: idsOf(g.GetTriggerTokens()),
-		}
+		out.Grammar = grammarOf(g)
 	}
 	return out
+}
+
+func grammarOf(g *workerpb.Grammar) *engine.Grammar {
+	return &engine.Grammar{
+		Text: g.GetText(), Lazy: g.GetLazy(), TriggerPatterns: g.GetTriggerPatterns(), Prefill: g.GetPrefill(),
+		TriggerTokens: idsOf(g.GetTriggerTokens()),
+	}
 }
 
 func idsOf(tokens []uint32) []engine.TokenID {

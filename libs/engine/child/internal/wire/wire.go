@@ -95,6 +95,7 @@ type Call struct {
 	Chat    engine.ChatRequest // RenderChat
 	Parser  []byte             // ParseChat
 	Partial bool               // ParseChat
+	Grammar engine.Grammar     // CheckGrammar
 }
 
 // Reply is what any call but Step gives; each fills some of it.

@@ -120,7 +120,8 @@ func (d *Directory) Settle(l shard.Loaded) {
 	hop := &session.Hop{
 		WorkerID: d.options.WorkerID, Instance: l.Instance, Fingerprint: l.Fingerprint, Shard: l.Info, Ring: d.options.Ring,
 		Revisions: d.options.Revisions, Limits: d.options.Limits, Features: d.Features(l.Engine.Capabilities(), &l.Info),
-		Tally: d.options.Observer.Transition,
+		Tally:        d.options.Observer.Transition,
+		CheckGrammar: func(g engine.Grammar) error { return l.Text.CheckGrammar(context.Background(), g) },
 	}
 	scheduler := batch.New(l.Engine, batch.Options{
 		Tokens: d.options.BatchTokens, Deterministic: d.options.Deterministic, Limit: 4096, Observer: d.options.Observer, Lost: l.Lost,

@@ -1,7 +1,9 @@
-package sample
+//go:build llama && cgo
+
+package llama
 
 import (
-	"fmt"
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -12,32 +14,52 @@ import (
 
 func greedy() *engine.Sampling { return &engine.Sampling{TopP: 1, RepeatPenalty: 1} }
 
+func chooser(t testing.TB) *sampler {
+	t.Helper()
+	s, err := newSampler()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.free)
+	return s
+}
+
 func with(change func(*engine.Sampling)) *engine.Sampling {
 	s := greedy()
 	change(s)
 	return s
 }
 
-func choose(t *testing.T, logits []float32, tokens []engine.TokenID, s *engine.Sampling) Choice {
+func choose(t *testing.T, logits []float32, tokens []engine.TokenID, s *engine.Sampling) *engine.Sample {
 	t.Helper()
-	if err := Check(s, uint32(len(logits))); err != nil {
+	if err := checkSampling(s, uint32(len(logits))); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New().Choose(slices.Clone(logits), tokens, s)
+	c, err := chooser(t).choose(logits, tokens, s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-func TestUniformIsSplitMix64(t *testing.T) {
+// uniform is the number in [0, 1) of a draw, as dgr_sample.h says it.
+func uniform(seed uint64, position int) float64 {
+	z := seed + 0x9e3779b97f4a7c15*(uint64(position)+1)
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return float64((z^z>>31)>>11) / (1 << 53)
+}
+
+// TestDrawIsSplitMix64: among 2¹⁶ tokens alike, the one that is drawn shows the number.
+func TestDrawIsSplitMix64(t *testing.T) {
 	for position, want := range []uint64{0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4, 0x06c45d188009454f} { // published outputs for seed 0
-		if got := Uniform(0, engine.Pos(position)); got != float64(want>>11)/(1<<53) {
+		if got := uniform(0, position); got != float64(want>>11)/(1<<53) {
 			t.Errorf("position %d: %v", position, got)
 		}
-	}
-	if Uniform(1, 5) == Uniform(2, 5) {
-		t.Error("the seed has no effect")
+		s := with(func(s *engine.Sampling) { s.Temperature = 1 })
+		if got := choose(t, make([]float32, 1<<16), make([]engine.TokenID, position), s).Token; got != engine.TokenID(want>>48) {
+			t.Errorf("position %d: token %#x, want %#x", position, got, want>>48)
+		}
 	}
 }
 
@@ -79,12 +101,39 @@ func TestGreedy(t *testing.T) {
 	}
 }
 
-// dumb chooses as the package comment says, by sorting everything.
-func dumb(logits []float32, tokens []engine.TokenID, s *engine.Sampling) engine.TokenID {
-	type entry struct {
-		id    engine.TokenID
-		logit float64
+// ranked is a token with its logit.
+type ranked struct {
+	id    engine.TokenID
+	logit float64
+}
+
+// typical leaves of tokens in order those whose surprise is nearest to the expected one, until they have a share of p.
+func typical(sorted []ranked, p float64) []ranked {
+	var z, entropy, sum float64
+	for _, e := range sorted {
+		z += math.Exp(e.logit - sorted[0].logit)
 	}
+	surprise := func(e ranked) float64 { return math.Log(z) + sorted[0].logit - e.logit }
+	for _, e := range sorted {
+		entropy += math.Exp(-surprise(e)) * surprise(e)
+	}
+	by := slices.Clone(sorted)
+	slices.SortStableFunc(by, func(a, b ranked) int {
+		return cmp.Compare(math.Abs(surprise(a)-entropy), math.Abs(surprise(b)-entropy))
+	})
+	for i, e := range by {
+		if sum += math.Exp(-surprise(e)); sum > p {
+			by = by[:i+1]
+			break
+		}
+	}
+	slices.SortStableFunc(by, func(a, b ranked) int { return cmp.Compare(b.logit, a.logit) })
+	return by
+}
+
+// dumb chooses as dgr_sample.h says, by sorting everything.
+func dumb(logits []float32, tokens []engine.TokenID, s *engine.Sampling) engine.TokenID {
+	type entry = ranked
 	var all []entry
 	for id, logit := range logits {
 		all = append(all, entry{engine.TokenID(id), float64(logit)})
@@ -107,6 +156,9 @@ func dumb(logits []float32, tokens []engine.TokenID, s *engine.Sampling) engine.
 		}
 		return sum
 	}
+	if 0 < s.Typical && s.Typical < 1 {
+		all = typical(all, float64(s.Typical))
+	}
 	if s.TopP < 1 {
 		z, sum := total(1), 0.0
 		for i, e := range all {
@@ -124,7 +176,7 @@ func dumb(logits []float32, tokens []engine.TokenID, s *engine.Sampling) engine.
 	}
 	z, sum, top := total(float64(s.Temperature)), 0.0, all[0].logit
 	slices.SortFunc(all, func(a, b entry) int { return int(a.id) - int(b.id) })
-	u := Uniform(s.Seed, engine.Pos(len(tokens)))
+	u := uniform(s.Seed, len(tokens))
 	for _, e := range all {
 		if sum += math.Exp((e.logit-top)/float64(s.Temperature)) / z; u < sum {
 			return e.id
@@ -135,28 +187,29 @@ func dumb(logits []float32, tokens []engine.TokenID, s *engine.Sampling) engine.
 
 func TestDrawAgainstSorting(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	sampler := New()
+	chooser := chooser(t)
 	different := make(map[engine.TokenID]bool)
-	for range 3000 {
-		logits := make([]float32, 1+random.IntN([]int{200, 900}[random.IntN(2)]))
+	for range 2000 {
+		s := greedy()
+		s.Typical = []float32{0, 0, 0, 0.9, 0.3}[random.IntN(5)]
+		logits := make([]float32, 1+random.IntN([]int{200, 900, 5000}[random.IntN(3)]))
 		for i := range logits {
 			logits[i] = float32(random.NormFloat64() * 4)
-			if random.IntN(4) == 0 {
+			if s.Typical == 0 && random.IntN(4) == 0 {
 				logits[i] = float32(random.IntN(5)) // equals
 			}
 		}
-		s := greedy()
 		s.Seed, s.Temperature = random.Uint64(), []float32{0.2, 0.7, 1, 1.5, 10}[random.IntN(5)]
 		s.TopK = []uint32{0, 1, 5, 40, 600, 1000}[random.IntN(6)]
 		s.TopP = []float32{1, 0.95, 0.5, 0.01}[random.IntN(4)]
 		s.MinP = []float32{0, 0.05, 0.5}[random.IntN(3)]
 		tokens := make([]engine.TokenID, random.IntN(50))
-		got, err := sampler.Choose(slices.Clone(logits), tokens, s)
+		got, err := chooser.choose(logits, tokens, s, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if want := dumb(logits, tokens, s); got.Token != want {
-			t.Fatalf("%+v of %v at %d: token %d, want %d", s, logits, len(tokens), got.Token, want)
+			t.Fatalf("%+v of %d logits at %d: token %d, want %d", s, len(logits), len(tokens), got.Token, want)
 		}
 		different[got.Token] = true
 	}
@@ -215,12 +268,12 @@ func TestEverythingForbidden(t *testing.T) {
 	s := with(func(s *engine.Sampling) {
 		s.LogitBias = []engine.LogitBias{{Token: 0, Bias: float32(math.Inf(-1))}, {Token: 1, Bias: float32(math.Inf(-1))}}
 	})
-	if _, err := New().Choose([]float32{1, 2}, nil, s); engine.CodeOf(err) != engine.Malformed {
+	if _, err := chooser(t).choose([]float32{1, 2}, nil, s, nil); engine.CodeOf(err) != engine.Malformed {
 		t.Errorf("error %v", err)
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckSampling(t *testing.T) {
 	nan := float32(math.NaN())
 	for name, c := range map[string]struct {
 		change func(*engine.Sampling)
@@ -239,67 +292,11 @@ func TestCheck(t *testing.T) {
 		"logprobs 21":          {func(s *engine.Sampling) { s.Logprobs = 21 }, engine.Malformed},
 		"bias +Inf":            {func(s *engine.Sampling) { s.LogitBias = []engine.LogitBias{{Bias: float32(math.Inf(1))}} }, engine.Malformed},
 		"bias out of range":    {func(s *engine.Sampling) { s.LogitBias = []engine.LogitBias{{Token: 8}} }, engine.TokenOutOfRange},
-		"grammar":              {func(s *engine.Sampling) { s.Grammar = &engine.Grammar{} }, engine.UnsupportedFeature},
+		"typical 1.5":          {func(s *engine.Sampling) { s.Typical = 1.5 }, engine.Malformed},
+		"1025 biases":          {func(s *engine.Sampling) { s.LogitBias = make([]engine.LogitBias, 1025) }, engine.Malformed},
 	} {
-		if err := Check(with(c.change), 8); engine.CodeOf(err) != c.want {
+		if err := checkSampling(with(c.change), 8); engine.CodeOf(err) != c.want {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
-	}
-}
-
-// TestChoosingAllocatesNothing: memory grows once and is used again.
-func TestChoosingAllocatesNothing(t *testing.T) {
-	logits := make([]float32, 5000)
-	for i := range logits {
-		logits[i] = float32(i%97) / 10
-	}
-	tokens := []engine.TokenID{1, 2, 3, 2}
-	for name, s := range map[string]*engine.Sampling{
-		"greedy": greedy(),
-		"all": with(func(s *engine.Sampling) {
-			s.Temperature, s.TopK, s.TopP, s.MinP, s.Logprobs = 0.8, 40, 0.95, 0.05, 5
-			s.RepeatPenalty, s.PenaltyWindow = 1.1, 64
-			s.LogitBias = []engine.LogitBias{{Token: 7, Bias: 1}}
-		}),
-	} {
-		sampler, scratch := New(), make([]float32, len(logits))
-		run := func() {
-			copy(scratch, logits)
-			if _, err := sampler.Choose(scratch, tokens, s); err != nil {
-				t.Fatal(err)
-			}
-		}
-		run()
-		if n := testing.AllocsPerRun(20, run); n > 0 {
-			t.Errorf("%s: %v allocations a token", name, n)
-		}
-	}
-}
-
-func BenchmarkChoose(b *testing.B) {
-	logits := make([]float32, 150_000)
-	random := rand.New(rand.NewPCG(3, 4))
-	for i := range logits {
-		logits[i] = float32(random.NormFloat64() * 2)
-	}
-	for i := range 20 {
-		logits[random.IntN(len(logits))] = 20 - float32(i)/2 // as a model that knows what it wants
-	}
-	for name, s := range map[string]*engine.Sampling{
-		"greedy":      greedy(),
-		"temperature": with(func(s *engine.Sampling) { s.Temperature = 1 }),
-		"top_p":       with(func(s *engine.Sampling) { s.Temperature, s.TopP = 0.8, 0.95 }),
-		"default":     with(func(s *engine.Sampling) { s.Temperature, s.TopK, s.TopP, s.MinP = 0.8, 40, 0.95, 0.05 }),
-		"logprobs":    with(func(s *engine.Sampling) { s.Logprobs = 20 }),
-	} {
-		b.Run(fmt.Sprint(name), func(b *testing.B) {
-			sampler, scratch := New(), make([]float32, len(logits))
-			for b.Loop() {
-				copy(scratch, logits)
-				if _, err := sampler.Choose(scratch, nil, s); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }
