@@ -356,6 +356,9 @@ func samplingCases() []Case {
 		same("top-k-1", "top_k 1 is greedy.", draw(7, func(s *workerpb.Sampling) { s.TopK = proto.Uint32(1) }), greedy),
 		same("top-p-tiny", "A tiny top_p is greedy.", draw(7, func(s *workerpb.Sampling) { s.TopP = proto.Float32(1e-6) }), greedy),
 		same("min-p-1", "min_p 1 is greedy.", draw(7, func(s *workerpb.Sampling) { s.MinP = proto.Float32(1) }), greedy),
+		same("typical-tiny", "A tiny typical leaves one token: the seed is without effect.",
+			draw(7, func(s *workerpb.Sampling) { s.Typical = proto.Float32(1e-6) }), draw(8, func(s *workerpb.Sampling) { s.Typical = proto.Float32(1e-6) })),
+		same("typical-1", "typical 1 is off.", draw(7, func(s *workerpb.Sampling) { s.Typical = proto.Float32(1) }), draw(7)),
 		same("greedy-ignores-seed", "Temperature 0 does not depend on the seed.", func(g *workerpb.Generate) { g.Sampling.Seed = proto.Uint64(99) }, greedy),
 		{ID: "sampling.seeds-differ", Clauses: []string{"GEN-4"}, Says: "Among eight seeds at temperature 1.5 not all give the same tokens.", Run: func(t *T) {
 			first := one(t, draw(0))
@@ -395,6 +398,14 @@ func samplingCases() []Case {
 			if slices.Contains(ids, banned) {
 				t.Errorf("%v came, %d is forbidden", ids, banned)
 			}
+		}},
+		{ID: "sampling.grammar-holds", Clauses: []string{"GEN-12"}, Skip: needs("sampling.grammar"), Says: "Under a grammar the answer is of its language, and ends where it may.", Run: grammarHolds},
+		{ID: "sampling.grammar-goes-on", Clauses: []string{"GEN-4", "GEN-12"}, Skip: needs("sampling.grammar"), Says: "A run under a grammar goes on in another session as it would have.", Run: grammarGoesOn},
+		{ID: "sampling.grammar-left", Clauses: []string{"GEN-11"}, Skip: needs("sampling.grammar"), Says: "Tokens from answer_start on that do not follow the grammar are INVALID_GRAMMAR, and the step is undone.", Run: func(t *T) {
+			d := t.openDriver()
+			d.failed(d.give(d.step(generate(2, t.ids(2, 1), grammar(`root ::= ""`, 0)))), invalidGrammar)
+			d.usable()
+			d.finish()
 		}},
 		{ID: "sampling.grammar-off", Clauses: []string{"VER-8"}, Says: "Where sampling.grammar is not ON a grammar is UNSUPPORTED_FEATURE, never an unconstrained answer.", Skip: func(t *Target) string {
 			if t.on("sampling.grammar") {

@@ -93,6 +93,7 @@ func stepCases() []Case {
 		}),
 	}
 	faults = append(faults, samplingFaults()...)
+	faults = append(faults, grammarFaults()...)
 	faults = append(faults, tokenFaults()...)
 	for feature, change := range map[string]func(*workerpb.Step){
 		"step.auxiliary": func(s *workerpb.Step) { s.Auxiliary = []*workerpb.AuxiliaryState{{Name: "x"}} },

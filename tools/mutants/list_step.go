@@ -26,6 +26,8 @@ func stepMutants() []Mutant {
 func samplingMutants() []Mutant {
 	return []Mutant{
 		{"sampling.top-p-zero", []string{"VER-2"}, checkStep, "(!between(s.TopP, 0, 1) || s.GetTopP() == 0)", "!between(s.TopP, 0, 1)"},
+		{"sampling.typical-zero", []string{"VER-2"}, checkStep, "(!between(s.Typical, 0, 1) || s.GetTypical() == 0)", "!between(s.Typical, 0, 1)"},
+		{"sampling.typical-ignored", []string{"GEN-4"}, sampling, "Typical: s.GetTypical(),", ""},
 		{"sampling.infinite-temperature", []string{"VER-2"}, checkStep, "!between(s.Temperature, 0, math.MaxFloat32)", "!between(s.Temperature, 0, math.Inf(1))"},
 		{"sampling.penalty-bound", []string{"VER-2"}, checkStep, "!between(s.FrequencyPenalty, -2, 2)", "!between(s.FrequencyPenalty, -2, 3)"},
 		{"sampling.21-alternatives", []string{"VER-2"}, checkStep, "case s.GetLogprobs() > 20:", "case s.GetLogprobs() > 21:"},

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <random>
@@ -241,13 +242,10 @@ const named cases[] = {
 } // namespace
 
 int main(int argc, char ** argv) {
-    const char * directory = argc > 1 && *argv[1] != 0 ? argv[1] : getenv("DGR_TINY_MODELS");
-    if (directory == nullptr) {
-        fprintf(stderr, "give the directory of the tiny models\n");
-        return 2;
-    }
-    model      = std::string(directory) + "/llama-untied.gguf";
-    int failed = 0;
+    const char * from      = getenv("DGR_TINY_MODELS");
+    const std::string directory = from != nullptr && *from != 0 ? from : argc > 1 ? argv[1] : "";
+    model                  = directory + "/llama-untied.gguf";
+    int failed             = 0;
     for (const named & c : cases) {
         try {
             c.run();
