@@ -14,7 +14,8 @@ struct dgr_sampler {
     std::vector<float>            logits;     // the model's, with penalties and biases
     std::vector<llama_token_data> changed;    // tokens that penalties or biases change, by id
     std::vector<llama_token_data> candidates; // what may still be chosen
-    std::vector<llama_token_data> block;      // the part of them that the grammar is asked about
+    std::vector<llama_token_data> block;      // the same in another order
+    std::vector<double>           weights;    // of the candidates
 };
 
 namespace {
@@ -233,25 +234,22 @@ void choosing::above(float floor) {
 }
 
 // allowed makes the candidates the n likeliest that the grammar allows, likeliest first; with n 0 all of them, in order of
-// ids. The grammar is asked about the likeliest ones first, and about all only where that is not enough.
+// ids. Where n is small the grammar is asked about some of the likeliest first, which is often enough.
 void choosing::allowed(size_t n) {
-    if (n == 0 || n >= vocab) {
+    const size_t some = 4 * n + 12;
+    s.candidates.clear();
+    if (n > 0 && some <= few) {
+        pick(s.logits.data(), some, -FLT_MAX, s.candidates);
+        grammar->strike(s.candidates);
+    }
+    if (n == 0 || s.candidates.size() < n) {
         above(-FLT_MAX);
         grammar->strike(s.candidates);
-    } else {
-        std::vector<llama_token_data> best;
-        s.candidates.clear();
-        size_t asked = 0;
-        for (size_t more = 4 * n + 12; s.candidates.size() < n; more = more <= few ? few + 1 : vocab) {
-            pick(s.logits.data(), more <= few ? more : size_t(vocab), -FLT_MAX, best);
-            if (best.size() == asked) {
-                break; // there are no more
-            }
-            s.block.assign(best.begin() + ptrdiff_t(asked), best.end());
-            grammar->strike(s.block);
-            s.candidates.insert(s.candidates.end(), s.block.begin(), s.block.end());
-            asked = best.size();
+        if (n > 0) {
+            std::partial_sort(s.candidates.begin(), s.candidates.begin() + ptrdiff_t(std::min(n, s.candidates.size())), s.candidates.end(), likelier);
         }
+    }
+    if (n > 0) {
         s.candidates.resize(std::min(n, s.candidates.size()));
     }
     if (s.candidates.empty()) {
@@ -317,14 +315,16 @@ uint32_t choosing::draw() {
         std::sort(s.candidates.begin(), s.candidates.end(), by_id);
     }
     double total = 0;
+    s.weights.clear();
     for (const auto & c : s.candidates) {
-        total += std::exp(double(c.logit));
+        s.weights.push_back(std::exp(double(c.logit)));
+        total += s.weights.back();
     }
     double rest = uniform(p.seed, n_tokens) * total;
-    for (const auto & c : s.candidates) {
-        rest -= std::exp(double(c.logit));
+    for (size_t i = 0; i < s.candidates.size(); i++) {
+        rest -= s.weights[i];
         if (rest < 0) {
-            return uint32_t(c.id);
+            return uint32_t(s.candidates[i].id);
         }
     }
     return uint32_t(s.candidates.back().id); // where rounding left a crumb
