@@ -138,7 +138,7 @@ func greedy() *workerpb.Sampling { return &workerpb.Sampling{Temperature: real(0
 // sampling uses every field.
 func sampling() *workerpb.Sampling {
 	return &workerpb.Sampling{
-		Seed: big(7), Temperature: real(0.5), TopK: num(40), TopP: real(0.875), MinP: real(0.0625), RepeatPenalty: real(1.125),
+		Seed: big(7), Temperature: real(0.5), TopK: num(40), TopP: real(0.875), MinP: real(0.0625), Typical: real(0.75), RepeatPenalty: real(1.125),
 		PenaltyWindow: num(64), FrequencyPenalty: real(0.25), PresencePenalty: real(-0.25), Grammar: grammar(), AnswerStart: num(len(prompt)),
 		Logprobs:  num(2),
 		LogitBias: []*workerpb.LogitBias{{Id: num(5), Bias: real(1.5)}, {Id: num(6), Bias: real(float32(math.Inf(-1)))}},

@@ -17,6 +17,15 @@
 //
 // StepResult.Compute is a step's share of its batch's time, by rows; together they are what Metrics counts.
 //
+// # Choosing
+//
+// The tail chooses through llama.cpp's samplers, as shim/dgr_sample.h says, from the logits where they lie. A choice is a
+// function of the logits, the session's tokens and engine.Sampling. A session keeps the last grammar that a step of it had,
+// compiled, with the place that its answer has come to: that is a function of the tokens from AnswerStart on, and what is
+// kept only saves the work of going there again. A step's grammar is compiled and taken to the end of the step before
+// anything is evaluated. Grammars come from anybody: patch 0006 and the bounds in shim/grammar.cpp keep them from taking the
+// engine's time, memory or stack.
+//
 // # Threads
 //
 // The engine may be called from any goroutine, one at a time. With more than one compute thread the owner does well to
