@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
 )
@@ -335,9 +336,10 @@ func TestAnswersThatLeaveTheGrammar(t *testing.T) {
 		change func(*engine.Sampling)
 		want   engine.Code
 	}{
-		"another letter": {ab[1:], func(*engine.Sampling) {}, engine.InvalidGrammar},
-		"an early end":   {[]engine.TokenID{2}, func(*engine.Sampling) {}, engine.InvalidGrammar},
-		"a start behind": {ab[:1], func(s *engine.Sampling) { s.AnswerStart = 2 }, engine.Malformed},
+		"another letter":   {ab[1:], func(*engine.Sampling) {}, engine.InvalidGrammar},
+		"half a character": {[]engine.TokenID{3 + 0xFC}, func(*engine.Sampling) {}, engine.InvalidGrammar},
+		"an early end":     {[]engine.TokenID{2}, func(*engine.Sampling) {}, engine.InvalidGrammar},
+		"a start behind":   {ab[:1], func(s *engine.Sampling) { s.AnswerStart = 2 }, engine.Malformed},
 		"all allowed forbidden": {ab[:1], func(s *engine.Sampling) {
 			for token := range engine.TokenID(l.info.Vocab) {
 				if piece, _ := l.text.Detokenize(t.Context(), []engine.TokenID{token}, false); len(piece) > 0 && piece[0] == 'b' && len(s.LogitBias) < 1024 {
@@ -351,6 +353,9 @@ func TestAnswersThatLeaveTheGrammar(t *testing.T) {
 		results, err := l.Step(t.Context(), []engine.Step{{Session: id(1), Tokens: c.tokens, Want: engine.WantSample, Sampling: s}})
 		if err != nil {
 			t.Fatal(err)
+		}
+		if err := results[0].Err; err != nil && !utf8.ValidString(err.Error()) {
+			t.Errorf("%s: the error %q is no text", name, err)
 		}
 		if engine.CodeOf(results[0].Err) != c.want || results[0].Cache.Length != 0 {
 			t.Errorf("%s: error %v at %d tokens, want %s at 0", name, results[0].Err, results[0].Cache.Length, c.want)

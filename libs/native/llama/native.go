@@ -26,6 +26,7 @@ import "C"
 import (
 	"encoding/hex"
 	"runtime/cgo"
+	"strings"
 	"unsafe"
 
 	"github.com/distributed-gguf-runtime/dgr/libs/engine"
@@ -72,7 +73,8 @@ func failed(code C.dgr_code, message []byte) error {
 	if !known {
 		name = engine.EngineFault
 	}
-	return engine.Errorf(name, "%s", cString(message))
+	// What is cited in it, as a token's bytes, may be no text, and a cut may be inside a character.
+	return engine.Errorf(name, "%s", strings.ToValidUTF8(cString(message), "\uFFFD"))
 }
 
 func cString(b []byte) string {
