@@ -40,10 +40,11 @@ const maxLines = 600
 // the end of it in its fields (`x.life, x.end = context.WithCancel(context.Background())`) needs no entry.
 func Backgrounds() map[string]string {
 	return map[string]string{
-		"libs/native/gguf/write.go":                   "Write is the form without a ctx, for callers that have nothing to stop it with",
-		"services/gateway/internal/up/up.go":          "workers are stopped when the caller's ctx has ended already; the stop has a bound of its own",
-		"services/worker/internal/rpc/server.go":      "the watch over the shard lives as long as the server; Stop ends it",
-		"services/worker/internal/batch/scheduler.go": "a native call serves several sessions, so no caller's ctx may end it; the scheduler cancels it",
+		"libs/native/gguf/write.go":                     "Write is the form without a ctx, for callers that have nothing to stop it with",
+		"services/gateway/internal/up/up.go":            "workers are stopped when the caller's ctx has ended already; the stop has a bound of its own",
+		"services/worker/internal/session/live/live.go": "a session's core asks what is wrong with a grammar and waits for nothing; the engine bounds the work",
+		"services/worker/internal/rpc/server.go":        "the watch over the shard lives as long as the server; Stop ends it",
+		"services/worker/internal/batch/scheduler.go":   "a native call serves several sessions, so no caller's ctx may end it; the scheduler cancels it",
 	}
 }
 
