@@ -365,3 +365,21 @@ func TestAnswersThatLeaveTheGrammar(t *testing.T) {
 		t.Errorf("%q came, want b", got.Bytes)
 	}
 }
+
+// TestRenderedGrammarsAreTaken: what RenderChat gives is what a step takes, and a schema's answer is of the schema.
+func TestRenderedGrammarsAreTaken(t *testing.T) {
+	e := chat(t, templates(t)["Qwen-Qwen2.5-7B-Instruct"])
+	for name, request := range map[string]engine.ChatRequest{
+		"tools":    {Messages: hello, Tools: twoTools},
+		"required": {Messages: hello, Tools: twoTools, ToolChoice: "required"},
+		"schema":   {Messages: hello, JSONSchema: `{"type":"object","properties":{"age":{"type":"integer","minimum":0,"maximum":99}},"required":["age"]}`},
+	} {
+		g := rendered(t, e, request).Grammar
+		if g == nil {
+			t.Fatalf("%s: no grammar", name)
+		}
+		if err := e.text.CheckGrammar(t.Context(), *g); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
