@@ -24,7 +24,8 @@
 // number of sessions, batch, micro-batch, number of threads, cache type or flash attention than the worker has; MemoryMap is not
 // looked at. LoadRequest.Paths is one name in the worker's store. ShardInfo.Memory and TrainContext are not told: they are zero.
 //
-// Health cannot ask for a probe: with deep it tells how long the worker's own last one took. Text must be UTF-8.
+// Health cannot ask for a probe: with deep it tells how long the worker's own last one took. Text must be UTF-8. CheckGrammar
+// is UNSUPPORTED_FEATURE: a worker checks the grammar of each step before anything is evaluated for it.
 //
 // A worker takes marks and adopts prefixes by itself, at places that its driver does not choose: see Open.prefix of the
 // contract. So CacheAbility.Marks is 0 whatever the worker holds for itself, Mark is NO_CAPACITY, and Copy UNSUPPORTED_FEATURE.

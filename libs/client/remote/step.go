@@ -211,6 +211,9 @@ func samplingOf(s *engine.Sampling) *workerpb.Sampling {
 	if g := s.Grammar; g != nil {
 		m.Grammar = &workerpb.Grammar{Text: g.Text, Lazy: g.Lazy, TriggerPatterns: g.TriggerPatterns, TriggerTokens: ids(g.TriggerTokens), Prefill: g.Prefill}
 	}
+	if s.Typical != 0 {
+		m.Typical = proto.Float32(s.Typical)
+	}
 	if s.WantLogprob || s.Logprobs > 0 {
 		m.Logprobs = proto.Uint32(s.Logprobs)
 	}

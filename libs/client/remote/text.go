@@ -35,6 +35,14 @@ func (t text) Detokenize(ctx context.Context, tokens []engine.TokenID, special b
 	return data, refused(err)
 }
 
+// CheckGrammar is UNSUPPORTED_FEATURE: the wire has no call for it.
+func (t text) CheckGrammar(context.Context, engine.Grammar) error {
+	if err := t.e.allowed(loaded); err != nil {
+		return err
+	}
+	return engine.Errorf(engine.UnsupportedFeature, "the wire has no call that checks a grammar alone; a step that has it says what is wrong before anything is evaluated")
+}
+
 // HasChatTemplate says what the worker's capability said.
 func (t text) HasChatTemplate() bool {
 	t.e.mu.Lock()

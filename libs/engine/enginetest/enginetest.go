@@ -69,6 +69,7 @@ const (
 	LackingTemplate Ability = "no_chat_template"  // in the model's header
 	TellingMemory   Ability = "telling_memory"    // ShardInfo.Memory
 	AnyBytes        Ability = "any_bytes"         // text that is no UTF-8
+	Grammars        Ability = "grammars"          // sampling.grammar is ON
 )
 
 // BadLoad is a load that must be refused.
