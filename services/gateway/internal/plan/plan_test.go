@@ -343,7 +343,7 @@ func TestFaults(t *testing.T) {
 		"names 1 workers and --memory 2": {"--memory", "1GiB,1GiB", "--addresses", "a:1"},
 		`"a" is no HOST:PORT`:            {"--memory", "1GiB", "--addresses", "a"},
 		"names a:1 twice":                {"--memory", "1GiB,1GiB", "--addresses", "a:1,a:1"},
-		"give f32, f16, q8_0 or q4_0":          {"--cache-type", "x"},
+		"give f32, f16, q8_0 or q4_0":    {"--cache-type", "x"},
 		`unknown command "x"`:            {"x"},
 	} {
 		_, err := run(t, path, args...)
