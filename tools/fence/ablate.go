@@ -10,6 +10,7 @@ import (
 // ablateCases remove one rule each.
 func ablateCases(t *Tables) []Case {
 	none, window := [hops]cacheKind{cacheNone, cacheNone, cacheNone}, [hops]cacheKind{cacheWindow, cacheWindow, cacheWindow}
+	last, one, two := [hops]cacheKind{cacheAny, cacheAny, cacheNone}, [hops]int8{1, 1, 1}, [hops]int8{2, 2, 2}
 	var all []Case
 	for _, a := range []struct {
 		name   string
@@ -27,13 +28,18 @@ func ablateCases(t *Tables) []Case {
 		{"credit of a dropped step comes back", "fence-credit-of-a-failed-step", "", func(r *rules) { r.credit = false }, scenario{kinds: "TTT", faults: 1, window: 1}},
 		{"a window cache goes back within reach", "fence-a-window-that-forgets", "window", func(r *rules) { r.reach = false }, scenario{kinds: "TTT", faults: 1, caches: window}},
 		{"an untruncatable cache goes back within reach", "fence-a-cache-that-cannot-go-back", "none", func(r *rules) { r.reach = false }, scenario{kinds: "TTT", faults: 1, caches: none}},
-		{"a step's start is marked", "", "", func(r *rules) { r.marks = false }, scenario{kinds: "TTT", faults: 1, caches: none, marks: 4, survives: true}},
-		{"the window is within the marks", "", "", func(*rules) {}, scenario{kinds: "TTT", faults: 1, window: 3, caches: none, marks: 1, survives: true}},
+		{"a step's start is marked", "", "", func(r *rules) { r.marks = false }, scenario{kinds: "TTT", faults: 1, caches: none, marks: [hops]int8{4, 4, 4}, survives: true}},
+		{"a mark that a step needs is kept", "fence-a-mark-dropped-too-early", "none 2", func(r *rules) { r.needed = false }, scenario{kinds: "TTTT", faults: 1, only: "c", window: 2, caches: none, marks: two, survives: true}},
+		{"the end of a prefill is given up last", "fence-the-end-of-a-prefill", "none 2", func(r *rules) { r.turn = false }, scenario{kinds: "TDDD", window: 2, caches: none, marks: two}},
+		{"reach is met on the way up", "", "", func(r *rules) { r.meets = false }, scenario{kinds: "TDD", caches: last, marks: one, back: true}},
+		{"reach of a window cache is exact", "fence-reach-too-large", "window 1", func(r *rules) { r.narrow = false }, scenario{kinds: "TDDD", caches: window, marks: one, back: true}},
+		{"the window is within the marks", "", "", func(*rules) {}, scenario{kinds: "TTT", window: 2, caches: none, marks: one, bounded: true}},
 	} {
 		r := allRules()
 		a.remove(&r)
 		all = append(all, Case{Set: SetAblate, Name: "without: " + a.name, Broken: true, run: t.steps(r, a.scenario),
-			file: a.file, kinds: a.scenario.kinds, model: a.model})
+			Large: a.faults > 0 && len(a.kinds) > 3, // the worker's scenarios are still compared with it
+			file:  a.file, kinds: a.scenario.kinds, model: a.model})
 	}
 	for _, a := range []struct {
 		state, event string

@@ -9,6 +9,7 @@ func (m *fence) arriveDown(s *state, i int, x message) {
 			s.fail("hop %d receives step %d twice", i+1, x.step)
 		}
 		h.received[x.step] = true
+		m.countHeld(s, i)
 		if !h.failing[x.step] {
 			h.queue = append(h.queue, x)
 			return
@@ -115,7 +116,7 @@ func (m *fence) arriveUp(s *state, i int, x message) {
 			s.up[i] = append(s.up[i], x)
 		}
 	case msgResult:
-		h.below[x.step] = replyResult
+		h.below[x.step], h.lower = replyResult, x.reach
 		switch {
 		case h.reply[x.step] != replyNone:
 			m.fire(s, i, x.step, "ResultDownstream")
@@ -125,6 +126,7 @@ func (m *fence) arriveUp(s *state, i int, x message) {
 			m.answer(s, i, x.step, replyResult, "ResultDownstream")
 		}
 	case msgFailed:
+		h.lower = x.reach
 		m.failedBelow(s, i, x.step)
 	}
 }
@@ -163,6 +165,9 @@ func (m *fence) ready(s *state, i int) bool {
 	if x.arg == h.top() && i < hops-1 && !m.room(s, i+1) {
 		return false
 	}
+	if x.arg == h.top() && !m.markFree(s, i, x) {
+		return false
+	}
 	for id := int8(1); id < x.step; id++ {
 		if m.kindOf(id) == 'G' && h.holds(id) && h.reply[id] == replyNone {
 			return false
@@ -188,6 +193,7 @@ func (m *fence) dispatch(s *state, i int, fails bool) {
 			return
 		}
 	}
+	m.takeMark(s, i, x)
 	if fails {
 		h.dropped[x.step] = h.dropped[x.step] || x.kind == msgStep
 		m.takeBack(s, i, x.step, h.newest(x.step), true)
@@ -212,10 +218,14 @@ func (m *fence) apply(s *state, i int, x message) {
 	start := int8(len(h.cache))
 	if x.kind == msgIteration {
 		h.grow(m.caches[i], 'a'+byte(x.arg))
+		h.prefilled = false
 		return
 	}
-	if m.rules.marks && m.caches[i] != cacheAny {
-		h.takeMark(m.scenario.marks)
+	h.prefilled = m.kindOf(x.step) == 'T' && x.to == 0
+	if x.to > 0 {
+		m.truncate(s, i, x.to)
+		h.applied = append(h.applied, applied{x.step, start, min(start, x.to)})
+		return
 	}
 	if m.kindOf(x.step) == 'X' {
 		h.cut(m.caches[i], 0)

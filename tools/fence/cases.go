@@ -88,14 +88,27 @@ type cacheCase struct {
 func cacheCases() []cacheCase {
 	none, window := [hops]cacheKind{cacheNone, cacheNone, cacheNone}, [hops]cacheKind{cacheWindow, cacheWindow, cacheWindow}
 	mixed := [hops]cacheKind{cacheAny, cacheNone, cacheWindow}
+	one, two := [hops]int8{1, 1, 1}, [hops]int8{2, 2, 2}
 	return []cacheCase{
-		{"untruncatable caches, marks", false, scenario{kinds: "TTT", faults: 1, overtake: true, caches: none, marks: 4, survives: true}},
-		{"untruncatable caches, window within marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, window: 1, caches: none, marks: 4, survives: true}},
+		{"untruncatable caches, a mark less than steps", false, scenario{kinds: "TDD", faults: 1, caches: none, marks: one, survives: true, back: true}},
+		{"the same, a window within marks", false, scenario{kinds: "TDD", faults: 1, window: 1, caches: none, marks: one, survives: true, back: true, bounded: true}},
+		{"untruncatable caches, two marks, overtaking", true, scenario{kinds: "TDDD", faults: 1, overtake: true, caches: none, marks: two, survives: true, back: true}},
+		{"a prefill's end and two marks", false, scenario{kinds: "TDD", caches: none, marks: two, survives: true, back: true}},
+		{"a prefill's end and two marks, eager", true, scenario{kinds: "TDD", faults: 1, overtake: true, eager: true, caches: none, marks: two, survives: true, back: true}},
+		{"window caches, a mark", true, scenario{kinds: "TDDD", faults: 1, overtake: true, caches: window, marks: one, survives: true, back: true}},
+		{"window caches, two marks, then truncated", false, scenario{kinds: "TDDD", caches: window, marks: two, survives: true, back: true}},
+		{"none, window and any with unequal marks", true, scenario{kinds: "TDDD", faults: 1, overtake: true, caches: [hops]cacheKind{cacheNone, cacheWindow, cacheAny}, marks: [hops]int8{2, 1, 0}, survives: true, back: true}},
+		{"any, none and window with unequal marks", true, scenario{kinds: "TDTD", faults: 1, overtake: true, caches: mixed, marks: [hops]int8{0, 1, 3}, survives: true, back: true}},
+		{"a Truncate and untruncatable caches", true, scenario{kinds: "TXDD", faults: 1, overtake: true, caches: none, marks: one, survives: true, back: true}},
+		{"a run and one mark", true, scenario{kinds: "TG", tokens: 2, faults: 1, overtake: true, ring: true, caches: none, marks: one, survives: true, back: true}},
+		{"untruncatable caches, one mark, two faults", true, scenario{kinds: "TDD", faults: 2, caches: none, marks: one, survives: true, back: true}},
+		{"untruncatable caches, marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, caches: none, marks: [hops]int8{4, 4, 4}, survives: true}},
+		{"untruncatable caches, window within marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, window: 1, caches: none, marks: [hops]int8{4, 4, 4}, survives: true}},
 		{"untruncatable caches, no marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, caches: none}},
 		{"window caches", false, scenario{kinds: "TTT", faults: 1, overtake: true, caches: window}},
-		{"window caches, marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, caches: window, marks: 4, survives: true}},
-		{"a route of any, none and window, marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, caches: mixed, marks: 4, survives: true}},
-		{"a run on untruncatable caches", true, scenario{kinds: "TG", tokens: 3, faults: 1, overtake: true, ring: true, caches: none, marks: 3, survives: true}},
-		{"a run on window caches, marks", true, scenario{kinds: "TG", tokens: 3, faults: 1, overtake: true, ring: true, caches: window, marks: 3, survives: true}},
+		{"window caches, marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, caches: window, marks: [hops]int8{4, 4, 4}, survives: true}},
+		{"a route of any, none and window, marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, caches: mixed, marks: [hops]int8{4, 4, 4}, survives: true}},
+		{"a run on untruncatable caches", true, scenario{kinds: "TG", tokens: 3, faults: 1, overtake: true, ring: true, caches: none, marks: [hops]int8{3, 3, 3}, survives: true}},
+		{"a run on window caches, marks", true, scenario{kinds: "TG", tokens: 3, faults: 1, overtake: true, ring: true, caches: window, marks: [hops]int8{3, 3, 3}, survives: true}},
 	}
 }

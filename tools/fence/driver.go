@@ -38,7 +38,11 @@ func (m *fence) driverSends(s *state, c *choices) {
 		to := s.clone()
 		to.sent++
 		change(to)
-		m.send(to, 0, message{kind: msgStep, step: to.sent, arg: after})
+		m.send(to, 0, message{kind: msgStep, step: to.sent, arg: after, to: to.to})
+		if to.to > 0 {
+			c.add(to, "driver: step %d after %d truncates to %d", to.sent, after, to.to)
+			return
+		}
 		c.add(to, "driver: step %d after %d", to.sent, after)
 	}
 	room := m.room(s, 0)
@@ -56,6 +60,11 @@ func (m *fence) driverSends(s *state, c *choices) {
 		switch {
 		case s.follow == 0 && all && s.sent > 0:
 			next(good, func(to *state) { to.follow, to.after, to.stopped = to.sent, good, true })
+			for to := int8(1); to < int8(len(s.cache)); to++ {
+				if s.reach&(1<<to) != 0 {
+					next(good, func(n *state) { n.follow, n.after, n.stopped, n.to = n.sent, good, true, to })
+				}
+			}
 		case s.follow == s.sent+1:
 			next(s.after, func(*state) {})
 		}
@@ -170,14 +179,18 @@ func (m *fence) driverGets(s *state, x message) {
 	if s.got[x.step] != replyNone {
 		s.fail("the driver gets two replies for step %d", x.step)
 	}
+	s.reach = x.reach
 	if x.kind == msgFailed {
 		m.driverLearnsFailure(s, x.step)
 		return
 	}
 	s.got[x.step] = replyResult
-	if m.kindOf(x.step) == 'X' {
+	switch {
+	case s.to > 0 && x.step == s.follow:
+		s.cache = s.cache[:s.to]
+	case m.kindOf(x.step) == 'X':
 		s.cache = ""
-	} else {
+	default:
 		s.cache += string(rune('0' + x.step))
 	}
 	for token := 'a'; m.kindOf(x.step) == 'G' && len(s.cache) < int(x.arg); token++ {

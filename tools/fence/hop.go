@@ -23,8 +23,16 @@ const (
 type message struct {
 	kind      byte
 	step, arg int8
-	undo      bool // of a CancelStep
-	last      bool // of a Token: no more follows
+	to        int8   // length that a Truncate of the driver names; 0: no such step
+	reach     uint16 // lengths of a reply, a bit each
+	undo      bool   // of a CancelStep
+	last      bool   // of a Token: no more follows
+}
+
+// mark is a cache that a hop can return to.
+type mark struct {
+	cache string
+	end   bool // of a prefill, which the next turn may want
 }
 
 // applied is a step that changed the cache of a hop. low is the least length since its start.
@@ -39,21 +47,23 @@ const (
 
 // hop is what one hop knows.
 type hop struct {
-	queue    []message
-	applied  []applied
-	cache    string   // a letter per token, so that unequal caches show
-	marks    []string // caches that it can return to
-	from     int8     // first token that a window cache still holds; else 0
-	life     [maxSteps]byte
-	received [maxSteps]bool
-	passed   [maxSteps]bool // forwarded
-	dropped  [maxSteps]bool
-	failing  [maxSteps]bool // failed or cancelled
-	named    [maxSteps]bool // by a CancelStep that came
-	reply    [maxSteps]byte // sent up
-	below    [maxSteps]byte // came from below
-	unwind   bool
-	run      run
+	queue     []message
+	applied   []applied
+	cache     string // a letter per token, so that unequal caches show
+	marks     []mark // ascending
+	lower     uint16 // reach that the next hop told last
+	prefilled bool   // the last step was a prefill
+	from      int8   // first token that a window cache still holds; else 0
+	life      [maxSteps]byte
+	received  [maxSteps]bool
+	passed    [maxSteps]bool // forwarded
+	dropped   [maxSteps]bool
+	failing   [maxSteps]bool // failed or cancelled
+	named     [maxSteps]bool // by a CancelStep that came
+	reply     [maxSteps]byte // sent up
+	below     [maxSteps]byte // came from below
+	unwind    bool
+	run       run
 }
 
 // run is the Generate of the scenario, as one hop sees it.
@@ -66,7 +76,7 @@ func (h *hop) clone() hop {
 	n := *h
 	n.queue = append([]message(nil), h.queue...)
 	n.applied = append([]applied(nil), h.applied...)
-	n.marks = append([]string(nil), h.marks...)
+	n.marks = append([]mark(nil), h.marks...)
 	return n
 }
 
@@ -108,27 +118,6 @@ func (h *hop) grow(kind cacheKind, token byte) {
 	}
 }
 
-// takeMark remembers the cache as it is, and forgets the oldest mark when there is no room.
-func (h *hop) takeMark(room int) {
-	if room == 0 {
-		return
-	}
-	if len(h.marks) == room {
-		h.marks = h.marks[1:]
-	}
-	h.marks = append(h.marks, h.cache)
-}
-
-// mark is the newest mark of a length.
-func (h *hop) mark(length int8) (string, bool) {
-	for i := len(h.marks) - 1; i >= 0; i-- {
-		if len(h.marks[i]) == int(length) {
-			return h.marks[i], true
-		}
-	}
-	return "", false
-}
-
 // reaches says whether the cache itself, without marks, goes back to a length exactly.
 func (h *hop) reaches(kind cacheKind, length int8) bool {
 	switch {
@@ -158,15 +147,4 @@ func (h *hop) restore(kind cacheKind, cache string) {
 	for i := range len(cache) {
 		h.grow(kind, cache[i])
 	}
-}
-
-// forget drops the marks behind the end of the cache.
-func (h *hop) forget() {
-	kept := h.marks[:0]
-	for _, m := range h.marks {
-		if len(m) <= len(h.cache) {
-			kept = append(kept, m)
-		}
-	}
-	h.marks = kept
 }

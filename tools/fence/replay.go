@@ -36,6 +36,9 @@ func wordings() []wording {
 	}
 	return []wording{
 		{regexp.MustCompile(`^driver: step (\d+) after (\d+)$`), func(f []string, w *writer) []string { return []string{w.step(f[1], f[2])} }},
+		{regexp.MustCompile(`^driver: step (\d+) after (\d+) truncates to (\d+)$`), func(f []string, w *writer) []string {
+			return []string{fmt.Sprintf("truncate %s %s %d %s", f[1], f[2], w.length[f[2]], f[3])}
+		}},
 		{regexp.MustCompile(`^driver: cancel (\d+) to (\d+) undo (\w+)$`), func(f []string, _ *writer) []string {
 			return []string{"cancel " + f[1] + " " + f[2] + " " + map[string]string{"true": "undo", "false": "keep"}[f[3]]}
 		}},
@@ -72,6 +75,9 @@ func (w *writer) step(id, after string) string {
 		return fmt.Sprintf("generate %s %s %d 3 1%s", id, after, length, id)
 	}
 	w.length[id] = length + 1
+	if kind == 'D' {
+		return fmt.Sprintf("decode %s %s %d NONE 1%s", id, after, length, id)
+	}
 	return fmt.Sprintf("prefill %s %s %d 1%s", id, after, length, id)
 }
 

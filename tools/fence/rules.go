@@ -11,11 +11,15 @@ type rules struct {
 	reach    bool // a cache goes back only to a length that it reaches exactly
 	marks    bool // a mark is taken at the start of every unresolved step
 	shortest bool // a mark that lies behind the end of the cache is forgotten
+	needed   bool // a mark that an unanswered step needs is kept: a step that finds none left waits
+	turn     bool // the end of the newest prefill is given up last
+	meets    bool // reach is what this hop and all below it can return to
+	narrow   bool // reach of a window cache holds only what it can return to exactly
 }
 
 func allRules() rules {
 	return rules{wait: true, through: true, barrier: true, undo: true, runEnd: true, credit: true, reach: true, marks: true,
-		shortest: true}
+		shortest: true, needed: true, turn: true, meets: true, narrow: true}
 }
 
 // cacheKind is how a cache goes back.
@@ -35,7 +39,7 @@ const (
 
 // scenario is what a driver sends, and what may happen to it.
 type scenario struct {
-	kinds    string // a letter per step: T gives a token, X truncates to 0, G generates
+	kinds    string // a letter per step: T is a prefill and D a decode of a token, X truncates to 0, G generates
 	faults   int    // how many things may go wrong
 	only     string // what may: c(ancel), l(ocal failure), t(ime is over after forwarding); empty: all
 	overtake bool   // CancelStep may pass anything on its link
@@ -46,6 +50,8 @@ type scenario struct {
 	tokens   int8   // that a run gives
 	window   int8   // steps of credit per link; 0: no bound
 	caches   [hops]cacheKind
-	marks    int  // that each hop can hold; 0: it has none
-	survives bool // the session must not end for want of reach
+	marks    [hops]int8 // that each hop can hold; 0: it has none
+	back     bool       // after all, the driver may truncate to each length in the reach that it was told
+	bounded  bool       // a hop must not hold more steps than it has marks
+	survives bool       // the session must not end for want of reach
 }

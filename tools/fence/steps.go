@@ -16,6 +16,8 @@ type state struct {
 	cache    string // the driver's sequence
 	follow   int8   // first step that it sent after a failure or after all; 0: none
 	after    int8   // what that one builds on
+	reach    uint16 // that the driver was told last
+	to       int8   // length to which its Truncate goes back; 0: it sends none
 	faults   int
 	stopped  bool // the driver sends no more of the scenario
 	lost     bool // the session ended, since a cache did not reach what it had to
@@ -111,7 +113,7 @@ func (m *fence) answer(s *state, i int, step int8, reply byte, event string) {
 	if reply == replyFailed {
 		kind = msgFailed
 	}
-	s.up[i] = append(s.up[i], message{kind: kind, step: step, arg: int8(len(h.cache))})
+	s.up[i] = append(s.up[i], message{kind: kind, step: step, arg: int8(len(h.cache)), reach: m.told(s, i)})
 }
 
 // undoStep returns the cache of a hop to the start of a step; what a Truncate destroyed does not come back.
@@ -134,6 +136,7 @@ func (m *fence) undoStep(s *state, i int, step int8) {
 // goBack makes the cache of a hop shorter.
 func (m *fence) goBack(s *state, i int, length int8) {
 	h := &s.hop[i]
+	h.prefilled = false
 	mark, marked := h.mark(length)
 	switch {
 	case h.reaches(m.caches[i], length) || !marked && !m.reach:
@@ -276,7 +279,7 @@ func (m *fence) key(s *state) string {
 		for _, x := range all {
 			b.WriteByte(x.kind)
 			b.WriteByte(byte(x.step))
-			b.WriteByte(byte(x.arg))
+			b.Write([]byte{byte(x.arg), byte(x.to), byte(x.reach), byte(x.reach >> 8)})
 			flags(x.undo, x.last)
 		}
 	}
@@ -296,7 +299,8 @@ func (m *fence) key(s *state) string {
 		text(h.cache)
 		b.WriteByte(byte(len(h.marks)))
 		for _, mark := range h.marks {
-			text(mark)
+			text(mark.cache)
+			flags(mark.end)
 		}
 		b.Write([]byte{byte(h.from), byte(s.credit[i]), byte(h.run.tokens), byte(h.run.begun)})
 		b.Write(h.life[:])
@@ -305,12 +309,13 @@ func (m *fence) key(s *state) string {
 		for _, f := range [][maxSteps]bool{h.received, h.passed, h.dropped, h.failing, h.named} {
 			flags(f[:]...)
 		}
-		flags(h.unwind, h.run.ended, h.run.stopped, h.run.passed)
+		b.Write([]byte{byte(h.lower), byte(h.lower >> 8)})
+		flags(h.prefilled, h.unwind, h.run.ended, h.run.stopped, h.run.passed)
 	}
 	messages(s.ring)
 	text(s.cache)
 	b.Write(s.got[:])
-	b.Write([]byte{byte(s.sent), byte(s.follow), byte(s.after), byte(s.faults)})
+	b.Write([]byte{byte(s.reach), byte(s.reach >> 8), byte(s.to), byte(s.sent), byte(s.follow), byte(s.after), byte(s.faults)})
 	flags(s.stopped, s.lost)
 	text(s.bad)
 	return b.String()

@@ -72,6 +72,7 @@ type stage struct {
 	t        *testing.T
 	out      bytes.Buffer
 	truncate engine.TruncateAbility // of the model; 0: any
+	marks    uint32                 // of the model, where it takes any
 }
 
 var endings = map[string]tables.SessionEvent{
@@ -106,8 +107,12 @@ func (s *stage) command(words []string) {
 		n[i] = uint32(v)
 	}
 	switch words[0] {
-	case "model":
+	case "model": // how its caches go back, and how many marks they take
 		s.truncate = map[string]engine.TruncateAbility{"none": engine.TruncateNone, "window": engine.TruncateWindow}[words[1]]
+		s.marks = 3
+		if len(n) > 2 {
+			s.marks = n[2]
+		}
 	case "route":
 		s.route(n[1:])
 	case "open":
@@ -241,9 +246,9 @@ func (s *stage) route(cuts []uint32) {
 	model.Truncate = cmp.Or(s.truncate, model.Truncate)
 	switch model.Truncate {
 	case engine.TruncateWindow:
-		model.Window, model.Copy, model.Marks = 4, engine.CopyWhole, 3
+		model.Window, model.Copy, model.Marks = 4, engine.CopyWhole, s.marks
 	case engine.TruncateNone:
-		model.Copy, model.Marks = engine.CopyWhole, 3
+		model.Copy, model.Marks = engine.CopyWhole, s.marks
 	}
 	s.world = newWorld(s.t, model, cuts[1:]...)
 	s.log, s.express = &s.out, true
