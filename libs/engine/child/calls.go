@@ -48,13 +48,18 @@ func (s *served) Load(c wire.Call, r *wire.Reply) error {
 
 // CancelLoad ends a load.
 func (s *served) CancelLoad(c wire.Call, _ *wire.Reply) error {
-	s.loading(c.Number).cancel()
+	if l := s.loading(c.Number); l != nil {
+		l.cancel()
+	}
 	return nil
 }
 
 // Progress waits for the next report of a load. Asking for it says that the parent has dealt with those before.
 func (s *served) Progress(c wire.Call, r *wire.Reply) error {
 	l := s.loading(c.Number)
+	if l == nil {
+		return nil
+	}
 	if c.Ended {
 		l.cancel()
 	}
@@ -62,12 +67,15 @@ func (s *served) Progress(c wire.Call, r *wire.Reply) error {
 	return nil
 }
 
-// loading is a load that the parent has asked for, once it has begun. There is one at a time.
+// loading is a load that the parent has asked for, once it has begun; nil when a later one has. There is one at a time.
 func (s *served) loading(number uint64) *loading {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.loads < number {
 		s.begun.Wait()
+	}
+	if s.loads > number {
+		return nil
 	}
 	return s.load
 }
@@ -108,33 +116,26 @@ func (s *served) Release(c wire.Call, r *wire.Reply) error {
 
 // CancelStep cancels a session's step of one batch. The batch has been rung for, so it has begun or soon will.
 func (s *served) CancelStep(c wire.Call, _ *wire.Reply) error {
-	if s.reached(c.Number) {
-		s.engine.Cancel(c.Session)
-	}
+	s.during(c.Number, func() { s.engine.Cancel(c.Session) })
 	return nil
 }
 
 // CancelBatch ends the context of one batch.
 func (s *served) CancelBatch(c wire.Call, _ *wire.Reply) error {
-	if !s.reached(c.Number) {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.batch == c.Number && s.cancel != nil {
-		s.cancel()
-	}
+	s.during(c.Number, func() { s.cancel() })
 	return nil
 }
 
-// reached waits until a batch has begun and says whether it still runs.
-func (s *served) reached(batch uint64) bool {
+// during waits until a batch has begun and calls f if it still runs; the next one begins behind f, which returns at once.
+func (s *served) during(batch uint64, f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.batch < batch {
 		s.begun.Wait()
 	}
-	return s.batch == batch && s.cancel != nil
+	if s.batch == batch && s.cancel != nil {
+		f()
+	}
 }
 
 // Health probes.
