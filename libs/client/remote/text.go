@@ -55,9 +55,12 @@ func (t text) RenderChat(ctx context.Context, r engine.ChatRequest) (engine.Chat
 	if err := t.e.allowed(loaded); err != nil {
 		return engine.ChatPrompt{}, err
 	}
-	for _, part := range []string{r.Messages, r.Tools, r.ToolChoice, r.JSONSchema, r.TemplateArguments} {
-		if !utf8.ValidString(part) {
-			return engine.ChatPrompt{}, engine.Errorf(engine.Malformed, "a part of the conversation is no UTF-8; send nothing else")
+	for _, field := range []struct{ name, value string }{
+		{"messages_json", r.Messages}, {"tools_json", r.Tools}, {"tool_choice", r.ToolChoice}, {"json_schema", r.JSONSchema},
+		{"template_arguments_json", r.TemplateArguments},
+	} {
+		if !utf8.ValidString(field.value) {
+			return engine.ChatPrompt{}, engine.Errorf(engine.Malformed, "%s is no UTF-8; send nothing else", field.name)
 		}
 	}
 	m, err := t.e.client.RenderChat(ctx, t.e.fingerprint, &workerpb.RenderChatRequest{

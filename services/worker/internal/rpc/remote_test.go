@@ -38,9 +38,9 @@ func distantly(t *testing.T, model string) engine.Factory {
 // A worker behind the wire is an engine like any other.
 func TestEngineBehindTheWire(t *testing.T) {
 	end := fake.EndOfText
-	scripted := func(script string) engine.Factory { return distantly(t, "fake:script="+script) }
+	scripted := func(script string) engine.Factory { return distantly(t, "fake:chat=true,script="+script) }
 	enginetest.Run(t, enginetest.Target{
-		Factory: distantly(t, "fake"),
+		Factory: distantly(t, "fake:chat=true"),
 		Request: engine.LoadRequest{
 			Paths: []string{"model"}, ContextLimit: 256, Sessions: 4, BatchTokens: 64, MicroBatch: 64, Threads: 1, CacheType: "f32",
 		},
