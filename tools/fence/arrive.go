@@ -113,7 +113,7 @@ func (m *fence) arriveUp(s *state, i int, x message) {
 			m.token(s, x)
 		}
 		if h.reply[x.step] == replyNone {
-			s.up[i] = append(s.up[i], x)
+			s.tell(i, x)
 		}
 	case msgResult:
 		h.below[x.step], h.lower = replyResult, x.reach
@@ -244,7 +244,7 @@ func (m *fence) endHere(s *state, i int, x message) {
 		m.fire(s, i, x.step, map[byte]string{msgStep: "Applied", msgIteration: "Advanced"}[x.kind])
 		t := message{kind: msgToken, step: x.step, arg: h.run.tokens, last: h.run.tokens+1 == m.tokens}
 		h.run.tokens++
-		s.up[i] = append(s.up[i], t)
+		s.tell(i, t)
 		if m.scenario.ring {
 			s.ring = append(s.ring, t)
 		}

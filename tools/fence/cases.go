@@ -72,7 +72,7 @@ func fixedCases(t *Tables) []Case {
 	add(true, "TT two faults", scenario{kinds: "TT", faults: 2, overtake: true})
 	add(true, "TTT two faults", scenario{kinds: "TTT", faults: 2, overtake: true})
 	add(true, "TG two faults", scenario{kinds: "TG", tokens: 2, faults: 2, overtake: true, ring: true})
-	for _, c := range cacheCases() {
+	for _, c := range append(cacheCases(), breakCases()...) {
 		add(c.large, c.name, c.scenario)
 	}
 	return all

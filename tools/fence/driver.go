@@ -22,12 +22,19 @@ func (m *fence) moves(s *state) []move[*state] {
 	if s.lost {
 		return nil
 	}
-	m.driverSends(s, &c)
+	if !s.away {
+		m.driverSends(s, &c)
+	}
 	for i := range s.hop {
 		m.linkMoves(s, i, &c)
-		m.hopMoves(s, i, &c)
+		if !s.hop[i].ended {
+			m.hopMoves(s, i, &c)
+		}
 	}
-	m.runMoves(s, &c)
+	if !s.hop[0].ended {
+		m.runMoves(s, &c)
+	}
+	m.breakMoves(s, &c)
 	return c
 }
 
@@ -197,7 +204,7 @@ func (m *fence) driverGets(s *state, x message) {
 		s.cache += string(token)
 	}
 	for i := range s.hop {
-		if !s.hop[i].holds(x.step) && !m.lasting {
+		if h := &s.hop[i]; !h.holds(x.step) && !h.gone && !m.lasting {
 			s.fail("the result of step %d reached the driver while hop %d does not hold it", x.step, i+1)
 		}
 	}

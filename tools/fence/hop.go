@@ -63,6 +63,8 @@ type hop struct {
 	reply     [maxSteps]byte // sent up
 	below     [maxSteps]byte // came from below
 	unwind    bool
+	ended     bool // its part of the attempt
+	gone      bool // its engine was lost in this attempt
 	run       run
 }
 

@@ -14,12 +14,15 @@ type rules struct {
 	needed   bool // a mark that an unanswered step needs is kept: a step that finds none left waits
 	turn     bool // the end of the newest prefill is given up last
 	meets    bool // reach is what this hop and all below it can return to
+	hears    bool // a hop that hears of a broken link ends the attempt here
+	ends     bool // a lost engine ends the session at its hop
+	same     bool // a hop that holds other tokens than the ones behind it drops its cache, and the next attempt begins with none
 	narrow   bool // reach of a window cache holds only what it can return to exactly
 }
 
 func allRules() rules {
 	return rules{wait: true, through: true, barrier: true, undo: true, runEnd: true, credit: true, reach: true, marks: true,
-		shortest: true, needed: true, turn: true, meets: true, narrow: true}
+		shortest: true, needed: true, turn: true, meets: true, hears: true, ends: true, same: true, narrow: true}
 }
 
 // cacheKind is how a cache goes back.
@@ -41,6 +44,8 @@ const (
 type scenario struct {
 	kinds    string // a letter per step: T is a prefill and D a decode of a token, X truncates to 0, G generates
 	faults   int    // how many things may go wrong
+	breaks   int8   // links that break at most
+	losses   int8   // engines that are lost at most
 	only     string // what may: c(ancel), l(ocal failure), t(ime is over after forwarding); empty: all
 	overtake bool   // CancelStep may pass anything on its link
 	eager    bool   // the driver goes on at the first failure, else after all replies

@@ -19,6 +19,10 @@ type state struct {
 	reach    uint16 // that the driver was told last
 	to       int8   // length to which its Truncate goes back; 0: it sends none
 	faults   int
+	over     [hops]bool // the link into a hop is broken or closed
+	away     bool       // the driver has learned it
+	breaks   int8
+	losses   int8
 	stopped  bool // the driver sends no more of the scenario
 	lost     bool // the session ended, since a cache did not reach what it had to
 	bad      string
@@ -80,6 +84,9 @@ func (m *fence) fire(s *state, i int, step int8, event string) {
 
 // send puts a message on the link into a hop; a Step spends one credit.
 func (m *fence) send(s *state, i int, x message) {
+	if s.over[i] {
+		return
+	}
 	s.down[i] = append(s.down[i], x)
 	if x.kind == msgStep && m.window > 0 {
 		if s.credit[i]--; s.credit[i] < 0 {
@@ -93,7 +100,7 @@ func (m *fence) room(s *state, i int) bool { return m.window == 0 || s.credit[i]
 // refund gives the credit of a step back.
 func (m *fence) refund(s *state, i int, dropped bool) {
 	if m.window > 0 && (!dropped || m.rules.credit) {
-		s.up[i] = append(s.up[i], message{kind: msgCredit})
+		s.tell(i, message{kind: msgCredit})
 	}
 }
 
@@ -113,7 +120,7 @@ func (m *fence) answer(s *state, i int, step int8, reply byte, event string) {
 	if reply == replyFailed {
 		kind = msgFailed
 	}
-	s.up[i] = append(s.up[i], message{kind: kind, step: step, arg: int8(len(h.cache)), reach: m.told(s, i)})
+	s.tell(i, message{kind: kind, step: step, arg: int8(len(h.cache)), reach: m.told(s, i)})
 }
 
 // undoStep returns the cache of a hop to the start of a step; what a Truncate destroyed does not come back.
@@ -310,13 +317,13 @@ func (m *fence) key(s *state) string {
 			flags(f[:]...)
 		}
 		b.Write([]byte{byte(h.lower), byte(h.lower >> 8)})
-		flags(h.prefilled, h.unwind, h.run.ended, h.run.stopped, h.run.passed)
+		flags(h.ended, h.gone, s.over[i], h.prefilled, h.unwind, h.run.ended, h.run.stopped, h.run.passed)
 	}
 	messages(s.ring)
 	text(s.cache)
 	b.Write(s.got[:])
-	b.Write([]byte{byte(s.reach), byte(s.reach >> 8), byte(s.to), byte(s.sent), byte(s.follow), byte(s.after), byte(s.faults)})
-	flags(s.stopped, s.lost)
+	b.Write([]byte{byte(s.reach), byte(s.reach >> 8), byte(s.to), byte(s.sent), byte(s.follow), byte(s.after), byte(s.faults), byte(s.breaks), byte(s.losses)})
+	flags(s.stopped, s.lost, s.away)
 	text(s.bad)
 	return b.String()
 }
