@@ -41,7 +41,7 @@ func ablateCases(t *Tables) []Case {
 		r := allRules()
 		a.remove(&r)
 		all = append(all, Case{Set: SetAblate, Name: "without: " + a.name, Broken: true, run: t.steps(r, a.scenario),
-			Large: a.faults > 0 && len(a.kinds) > 3, // the worker's scenarios are still compared with it
+			Large: a.file != "", // searched in mage test for the worker's scenario
 			file:  a.file, kinds: a.scenario.kinds, model: a.model})
 	}
 	for _, a := range []struct {

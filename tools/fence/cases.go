@@ -55,7 +55,7 @@ func fixedCases(t *Tables) []Case {
 			large := !overtake || !eager
 			how := fmt.Sprintf("overtake=%v eager=%v", overtake, eager)
 			for _, kinds := range []string{"TTT", "TXT", "TTX"} {
-				add(large, kinds+" "+how, scenario{kinds: kinds, faults: 1, overtake: overtake, eager: eager, effect: true})
+				add(large || kinds == "TTT", kinds+" "+how, scenario{kinds: kinds, faults: 1, overtake: overtake, eager: eager, effect: true})
 			}
 			for _, kinds := range []string{"TG", "TGX", "GT"} {
 				add(large || kinds != "TG", kinds+" "+how,
@@ -105,7 +105,7 @@ func cacheCases() []cacheCase {
 		{"untruncatable caches, marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, caches: none, marks: [hops]int8{4, 4, 4}, survives: true}},
 		{"untruncatable caches, window within marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, window: 1, caches: none, marks: [hops]int8{4, 4, 4}, survives: true}},
 		{"untruncatable caches, no marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, caches: none}},
-		{"window caches", false, scenario{kinds: "TTT", faults: 1, overtake: true, caches: window}},
+		{"window caches", true, scenario{kinds: "TTT", faults: 1, overtake: true, caches: window}},
 		{"window caches, marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, caches: window, marks: [hops]int8{4, 4, 4}, survives: true}},
 		{"a route of any, none and window, marks", true, scenario{kinds: "TTT", faults: 1, overtake: true, caches: mixed, marks: [hops]int8{4, 4, 4}, survives: true}},
 		{"a run on untruncatable caches", true, scenario{kinds: "TG", tokens: 3, faults: 1, overtake: true, ring: true, caches: none, marks: [hops]int8{3, 3, 3}, survives: true}},
