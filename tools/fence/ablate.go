@@ -35,7 +35,7 @@ func ablateCases(t *Tables) []Case {
 		{"reach of a window cache is exact", "fence-reach-too-large", "window 1", func(r *rules) { r.narrow = false }, scenario{kinds: "TDDD", caches: window, marks: one, back: true}},
 		{"a hop hears of a broken link", "", "", func(r *rules) { r.hears = false }, scenario{kinds: "T", breaks: 1}},
 		{"a lost engine ends its session", "", "", func(r *rules) { r.ends = false }, scenario{kinds: "TT", losses: 1}},
-		{"a new attempt compares tokens", "", "", func(r *rules) { r.same = false }, scenario{kinds: "TXT", breaks: 1}},
+		{"a new attempt compares tokens", "fence-a-new-attempt-compares-tokens", "", func(r *rules) { r.same = false }, scenario{kinds: "TXT", breaks: 1}},
 		{"the window is within the marks", "", "", func(*rules) {}, scenario{kinds: "TTT", window: 2, caches: none, marks: one, bounded: true}},
 	} {
 		r := allRules()

@@ -56,6 +56,11 @@ func wordings() []wording {
 		{regexp.MustCompile(`^hop (\d) fails `), func(f []string, _ *writer) []string {
 			return append([]string{fmt.Sprintf("fail %d NUMERIC_FAULT", hop(f[1]))}, move("engine", hop(f[1]), "")...)
 		}},
+		{regexp.MustCompile(`^the link into hop (\d) breaks$`), func(f []string, _ *writer) []string {
+			return []string{fmt.Sprintf("cut %d", hop(f[1]))} // both ends learn it at once
+		}},
+		{regexp.MustCompile(`^(?:hop \d ends the attempt|the driver learns that the attempt is over)$`), func([]string, *writer) []string { return nil }},
+		{regexp.MustCompile(`^the driver opens anew$`), func([]string, *writer) []string { return []string{"open 2"} }},
 		{regexp.MustCompile(`^hop 1 begins iteration `), func([]string, *writer) []string { return move("engine", 0, "") }},
 	}
 }
@@ -102,10 +107,13 @@ func (c Case) write(name string, v Verdict, kinds, model string) (Scenario, bool
 		}
 	}
 	lines = append(lines, "> settle")
-	if model == "" {
+	last := "> open 2"
+	if slices.Contains(v.Trace, "the driver opens anew") {
+		last = "> open 3"
+	} else if model == "" {
 		lines = append(lines, "> equal")
 	}
-	lines = append(lines, "> open 2", "> equal")
+	lines = append(lines, last, "> equal")
 	return Scenario{Name: name + ".txt", Text: strings.Join(lines, "\n") + "\n"}, true
 }
 

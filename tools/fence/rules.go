@@ -16,7 +16,7 @@ type rules struct {
 	meets    bool // reach is what this hop and all below it can return to
 	hears    bool // a hop that hears of a broken link ends the attempt here
 	ends     bool // a lost engine ends the session at its hop
-	same     bool // a hop that holds other tokens than the ones behind it drops its cache, and the next attempt begins with none
+	same     bool // a hop opens only with the tokens that the others hold, else with none
 	narrow   bool // reach of a window cache holds only what it can return to exactly
 }
 
