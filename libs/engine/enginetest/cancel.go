@@ -62,9 +62,9 @@ func (s suite) cancelCases() []testCase {
 		{"deadline_passes_on_the_way", s.needs(Slowness, func(t *testing.T) {
 			sh := s.loadFrom(t, s.Slow, engine.LayerRange{})
 			session := sh.open(t, 1, 48)
+			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
-			began := time.Now()
 			results, err := sh.Step(ctx, []engine.Step{sh.step(session, 0, sh.tokens(1, 24), engine.WantNone)})
 			if time.Since(began) < 20*time.Millisecond {
 				t.Error("Step returned before its deadline, or Slow is not slow")
