@@ -42,7 +42,8 @@ func wordings() []wording {
 		{regexp.MustCompile(`^driver: cancel (\d+) to (\d+) undo (\w+)$`), func(f []string, _ *writer) []string {
 			return []string{"cancel " + f[1] + " " + f[2] + " " + map[string]string{"true": "undo", "false": "keep"}[f[3]]}
 		}},
-		{regexp.MustCompile(`^(?:hop \d|driver) gets credit$`), func([]string, *writer) []string { return nil }},
+		{regexp.MustCompile(`^hop (\d) gets credit$`), func(f []string, _ *writer) []string { return move("up", hop(f[1])+1, " credit") }},
+		{regexp.MustCompile(`^driver gets credit$`), func([]string, *writer) []string { return move("up", 0, " credit") }},
 		{regexp.MustCompile(`^hop (\d) gets (step|iteration|cancel) (\d+)`), func(f []string, _ *writer) []string {
 			return move("down", hop(f[1]), " "+f[2]+" "+f[3])
 		}},
