@@ -4,6 +4,7 @@ package child_test
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -17,6 +18,8 @@ import (
 func BenchmarkDecode(b *testing.B) {
 	for name, idle := range map[string]time.Duration{"busy": 0, "idle5ms": 5 * time.Millisecond} {
 		b.Run(name, func(b *testing.B) {
+			runtime.LockOSThread() // as a worker's scheduler does
+			defer runtime.UnlockOSThread()
 			e, err := child.New(options(""))
 			if err != nil {
 				b.Fatal(err)
