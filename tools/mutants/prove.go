@@ -155,7 +155,7 @@ func (r *round) try(ctx context.Context, m Mutant) (v Verdict, err error) {
 	v, err = hunt(bounded, m, program, r.ledger.hint(m.Name))
 	v.Took = time.Since(began)
 	if bounded.Err() != nil {
-		return v, nil // caught, or escaped for now; the end of ctx is the caller's to see
+		return v, nil // its time is over, and what was found counts; the end of ctx is for the caller to see
 	}
 	return v, err
 }
